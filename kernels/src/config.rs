@@ -1,0 +1,166 @@
+//! The kernels that exist, and the shape of each: one table, read by the kernels at compile time and by the host at run time.
+
+/// Element types of Q, K, V and O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl DType {
+    /// Bytes of one element.
+    pub const BYTES: u32 = 2;
+
+    /// The name as kernel entries spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+/// Columns of a shared-memory panel: 64 elements of 2 bytes are one row of the 128-byte swizzle.
+pub const PANEL_COLUMNS: u32 = 64;
+/// Query rows of one math warpgroup: wgmma's M.
+pub const WARPGROUP_ROWS: u32 = 64;
+/// Threads of a warpgroup.
+pub const WARPGROUP_THREADS: u32 = 128;
+/// Stages of the K ring and of the V ring.
+pub const KV_STAGES: u32 = 2;
+/// Bytes kept for mbarriers behind the tiles.
+pub const BARRIER_BYTES: u32 = 128;
+/// Shared memory that one CTA can have on compute capability 9.0.
+pub const MAX_SMEM_BYTES: u32 = 227 * 1024;
+
+/// The shape of one forward kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TileConfig {
+    /// Native head_dim: smaller ones run on it with zero fill.
+    pub head_dim: u32,
+    /// Whether the causal mask is compiled in.
+    pub causal: bool,
+    /// Query rows of a CTA: 64 for each math warpgroup.
+    pub tile_m: u32,
+    /// Keys of one step.
+    pub tile_n: u32,
+    /// Q buffers: with two, the next tile's Q arrives while this one computes.
+    pub q_stages: u32,
+    /// Whether the math warpgroups take turns at the tensor cores.
+    pub ping_pong: bool,
+    /// The running maximum is left stale, and O not rescaled, while it is at most this much too small (log2 units). 0: always exact.
+    pub rescale_threshold: f32,
+}
+
+impl TileConfig {
+    /// Math warpgroups.
+    pub const fn math_warpgroups(&self) -> u32 {
+        self.tile_m / WARPGROUP_ROWS
+    }
+
+    /// Threads of a CTA: one producer warpgroup and the math warpgroups.
+    pub const fn threads(&self) -> u32 {
+        WARPGROUP_THREADS * (1 + self.math_warpgroups())
+    }
+
+    /// Panels of 64 columns that a row of head_dim takes.
+    pub const fn panels(&self) -> u32 {
+        self.head_dim.div_ceil(PANEL_COLUMNS)
+    }
+
+    /// Bytes of one math warpgroup's rows of Q, and of its O on the way out.
+    pub const fn q_warpgroup_bytes(&self) -> u32 {
+        WARPGROUP_ROWS * self.panels() * PANEL_COLUMNS * DType::BYTES
+    }
+
+    /// Bytes of one tile of K, and of V.
+    pub const fn kv_bytes(&self) -> u32 {
+        self.tile_n * self.panels() * PANEL_COLUMNS * DType::BYTES
+    }
+
+    /// Dynamic shared memory of a CTA.
+    pub const fn smem_bytes(&self) -> u32 {
+        self.q_stages * self.math_warpgroups() * self.q_warpgroup_bytes() + 2 * KV_STAGES * self.kv_bytes() + BARRIER_BYTES
+    }
+
+    /// Registers of a producer thread and of a math thread, after `setmaxnreg`. Together they stay within the 64 Ki of an SM.
+    pub const fn registers(&self) -> (u32, u32) {
+        match self.math_warpgroups() {
+            1 => (56, 256 - 8),
+            2 => (24, 240),
+            _ => (32, 160),
+        }
+    }
+
+    const fn check(&self) {
+        assert!(self.head_dim % 16 == 0 && self.head_dim <= 256, "wgmma takes K in steps of 16");
+        assert!(self.tile_n % 16 == 0 && self.tile_n <= 256, "P is the A operand, in steps of 16 keys; a TMA box has at most 256 rows");
+        assert!(self.tile_m % WARPGROUP_ROWS == 0 && self.math_warpgroups() >= 2 && self.math_warpgroups() <= 3);
+        assert!(self.q_stages == 1 || self.q_stages == 2);
+        assert!(self.smem_bytes() <= MAX_SMEM_BYTES, "shared memory");
+        let (producer, math) = self.registers();
+        assert!(WARPGROUP_THREADS * (producer + math * self.math_warpgroups()) <= 64 * 1024, "register file");
+        // S, P and O live in registers at once, beside about 32 for addresses and the softmax state.
+        assert!(self.tile_n / 2 + self.tile_n / 4 + self.head_dim / 2 + 32 <= math, "registers of a math thread");
+    }
+}
+
+const fn tile(head_dim: u32, causal: bool, tile_m: u32, tile_n: u32, q_stages: u32) -> TileConfig {
+    TileConfig { head_dim, causal, tile_m, tile_n, q_stages, ping_pong: true, rescale_threshold: 8.0 }
+}
+
+/// Every forward kernel's shape, by head_dim, full before causal.
+pub const FORWARD: [TileConfig; 10] = [
+    // Bound by exponentials: a third math warpgroup hides them.
+    tile(64, false, 192, 128, 2),
+    tile(64, true, 192, 128, 2),
+    tile(96, false, 128, 128, 2),
+    tile(96, true, 128, 128, 2),
+    // Both Q buffers and two stages of 128 keys fill shared memory.
+    tile(128, false, 128, 128, 2),
+    tile(128, true, 128, 128, 2),
+    // One Q buffer: two would leave room for 80 keys only.
+    tile(192, false, 128, 112, 1),
+    tile(192, true, 128, 112, 1),
+    // O takes 128 registers, and 80 keys are what shared memory still holds.
+    tile(256, false, 128, 80, 1),
+    tile(256, true, 128, 80, 1),
+];
+
+const _: () = {
+    let mut i = 0;
+    while i < FORWARD.len() {
+        FORWARD[i].check();
+        i += 1;
+    }
+};
+
+/// The shape that serves `head_dim` (1 to 256): the smallest native size that holds it.
+pub const fn forward_config(head_dim: u32, causal: bool) -> Option<TileConfig> {
+    let mut i = 0;
+    while i < FORWARD.len() {
+        if FORWARD[i].head_dim >= head_dim && FORWARD[i].causal == causal {
+            return Some(FORWARD[i]);
+        }
+        i += 1;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smallest_native_size() {
+        for (head_dim, native) in [(8, 64), (64, 64), (72, 96), (96, 96), (104, 128), (136, 192), (200, 256), (256, 256)] {
+            for causal in [false, true] {
+                let config = forward_config(head_dim, causal).unwrap();
+                assert_eq!((config.head_dim, config.causal), (native, causal));
+            }
+        }
+        assert_eq!(forward_config(264, false), None);
+    }
+}

@@ -1,0 +1,56 @@
+//! Plain data that crosses the border: written by the host, read by the kernel.
+
+use crate::fast_divide::FastDivisor;
+use crate::schedule::TileSchedule;
+
+/// A TMA descriptor (`CUtensorMap`), opaque: `cuTensorMapEncodeTiled` writes it, the copy engine reads it.
+///
+/// The driver wants it 64-byte aligned, in host memory and as a kernel parameter. rustc cannot pass a by-value kernel parameter of that
+/// alignment, so the type declares less and `cargo xtask ptx` raises the alignment of the PTX parameter.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorMap(pub [u64; 16]);
+
+/// How one tensor's coordinates are formed: a dimension that the caller broadcasts by stride 0 is encoded with extent 1, and its
+/// coordinate is multiplied by 0 instead of 1.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoordinateSteps {
+    /// 1, or 0 if every head is the same one.
+    pub head: u32,
+    /// 1, or 0 if every batch entry is the same one.
+    pub batch: u32,
+}
+
+/// The arguments of a forward kernel, beside its four tensor maps.
+///
+/// The maps describe Q, K, V and O in four dimensions, innermost first: `[head_dim, seqlen, heads, batch]`, with boxes of
+/// `[64, 64, 1, 1]` for Q and O and `[64, tile_n, 1, 1]` for K and V, 128-byte swizzle, and the true head_dim as inner extent (so that loads
+/// fill with zeros and stores are clipped).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ForwardParams {
+    /// Device address of the log-sum-exp, f32 `[batch, num_heads, seqlen_q]`, contiguous; 0 to leave it out.
+    pub lse: u64,
+    /// Tiles and their order.
+    pub schedule: TileSchedule,
+    /// Query heads per key head.
+    pub heads_per_kv: FastDivisor,
+    /// Query heads.
+    pub num_heads: u32,
+    /// Query rows, at least 1.
+    pub seqlen_q: u32,
+    /// Keys; may be 0, and then the maps of K and V are never read.
+    pub seqlen_k: u32,
+    /// softmax_scale * log2(e): logits are kept in units of log2.
+    pub softmax_scale_log2: f32,
+    /// Coordinates of Q.
+    pub q_steps: CoordinateSteps,
+    /// Coordinates of K.
+    pub k_steps: CoordinateSteps,
+    /// Coordinates of V.
+    pub v_steps: CoordinateSteps,
+}
+
+/// The longest sequence, queries or keys: tile arithmetic is signed 32-bit, with room for one tile beyond the end.
+pub const MAX_SEQLEN: u32 = i32::MAX as u32 - 1024;
