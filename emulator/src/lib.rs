@@ -1,6 +1,7 @@
 //! A stand-in for the CUDA driver.
-mod ptx;
 mod lower;
+mod machine;
+mod ptx;
 #[cfg(test)]
 mod front_end_tests {
     #[test]
@@ -11,7 +12,9 @@ mod front_end_tests {
             let module = crate::ptx::parse(&source).unwrap_or_else(|e| panic!("{e}"));
             let program = crate::lower::lower(&module, &source).unwrap_or_else(|e| panic!("{e}"));
             println!("{} {:?}", program.kernels.len(), t.elapsed());
-            for k in &program.kernels { println!("{} code {} words {} {} {}", k.name, k.code.len(), k.words, k.doubles, k.preds); }
+            for k in &program.kernels {
+                println!("{} code {} words {} {} {}", k.name, k.code.len(), k.words, k.doubles, k.preds);
+            }
         }
     }
 }

@@ -25,14 +25,7 @@ pub fn lower(b: &mut Builder, base: &str, m: &mut Modifiers, i: &Instruction) ->
             let [d, x, y, c] = b.operands(i)?;
             let sources = [Some(b.source(x, ty)?), Some(b.source(y, ty)?), Some(b.source(c, by)?), None];
             let ftz = m.take("ftz");
-            Op::Scalar(Box::new(Scalar {
-                function: ScalarFn::SelectBySign,
-                ty: by,
-                ftz,
-                saturate: false,
-                dest: b.dest(d, ty)?,
-                sources,
-            }))
+            Op::Scalar(Box::new(Scalar { function: ScalarFn::SelectBySign, ty: by, ftz, saturate: false, dest: b.dest(d, ty)?, sources }))
         }
         _ => match other(base, m) {
             Some((function, arity)) => scalar(b, function, arity, m, i)?,

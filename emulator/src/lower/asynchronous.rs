@@ -179,7 +179,13 @@ fn product(b: &mut Builder, m: &mut Modifiers, i: &Instruction) -> Lowered<Op> {
     let immediates = rest.iter().map(|operand| sign_or_flag(b, operand)).collect::<Lowered<Vec<_>>>()?;
     let from_registers = matches!(a, Operand::Vector(_));
     let halves = input != MatrixType::TF32;
-    let transposes = if !halves { 0 } else if from_registers { 1 } else { 2 };
+    let transposes = if !halves {
+        0
+    } else if from_registers {
+        1
+    } else {
+        2
+    };
     if immediates.len() != 2 + transposes {
         return b.error(format!("{} immediates are expected, {} are given", 2 + transposes, immediates.len()));
     }
@@ -199,18 +205,7 @@ fn product(b: &mut Builder, m: &mut Modifiers, i: &Instruction) -> Lowered<Op> {
     let (scale_d, scale_d_negated) = b.predicate(scale_d)?;
     let b_transposed = halves && flag(if from_registers { 2 } else { 3 });
     let (negate_a, negate_b) = (immediates[0] == -1, immediates[1] == -1);
-    Ok(Op::Wgmma(Box::new(Wgmma {
-        n,
-        input,
-        accumulators,
-        a,
-        b_descriptor,
-        b_transposed,
-        scale_d,
-        scale_d_negated,
-        negate_a,
-        negate_b,
-    })))
+    Ok(Op::Wgmma(Box::new(Wgmma { n, input, accumulators, a, b_descriptor, b_transposed, scale_d, scale_d_negated, negate_a, negate_b })))
 }
 
 fn sign_or_flag(b: &Builder, operand: &Operand) -> Lowered<i64> {

@@ -107,7 +107,14 @@ fn cvt(b: &mut Builder, m: &mut Modifiers, i: &Instruction) -> Lowered<Op> {
         let rounding = round.unwrap_or(Rounding::Nearest);
         let function = ScalarFn::Convert { from: Type::F32, rounding, saturate, relu };
         // A tf32 value is an f32 with 13 zero bits: the destination's type says so by being packed bits.
-        return Ok(Op::Scalar(Box::new(Scalar { function, ty: Type::B32, ftz, saturate, dest, sources: [Some(source), None, None, None] })));
+        return Ok(Op::Scalar(Box::new(Scalar {
+            function,
+            ty: Type::B32,
+            ftz,
+            saturate,
+            dest,
+            sources: [Some(source), None, None, None],
+        })));
     }
     let (Some(to), Some(from)) = (m.take_type(), m.take_type()) else { return b.error("a conversion names two types") };
     if matches!(to, Type::F16x2 | Type::BF16x2) {

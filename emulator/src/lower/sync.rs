@@ -126,7 +126,11 @@ fn cluster_barrier(b: &mut Builder, m: &mut Modifiers, i: &Instruction) -> Lower
         return b.error("a cluster barrier takes no operands");
     }
     let id = optional_word(b, None, 0)?;
-    Ok(if arrive { Op::Nop } else { Op::Barrier(Box::new(Barrier { mode: BarrierMode::Sync, aligned: false, id, count: None, dest: None, source: None })) })
+    Ok(if arrive {
+        Op::Nop
+    } else {
+        Op::Barrier(Box::new(Barrier { mode: BarrierMode::Sync, aligned: false, id, count: None, dest: None, source: None }))
+    })
 }
 
 fn shuffle(b: &mut Builder, m: &mut Modifiers, i: &Instruction) -> Lowered<Op> {

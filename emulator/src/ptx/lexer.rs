@@ -196,15 +196,10 @@ mod tests {
 
     #[test]
     fn numbers_of_every_form() {
-        assert_eq!(words("0x1F 017 0b101 7U 0f3F800000 1.5e-3 08"), vec![
-            Token::Int(31),
-            Token::Int(15),
-            Token::Int(5),
-            Token::Int(7),
-            Token::F32(0x3f80_0000),
-            Token::F64(1.5e-3),
-            Token::Int(8),
-        ]);
+        assert_eq!(
+            words("0x1F 017 0b101 7U 0f3F800000 1.5e-3 08"),
+            vec![Token::Int(31), Token::Int(15), Token::Int(5), Token::Int(7), Token::F32(0x3f80_0000), Token::F64(1.5e-3), Token::Int(8),]
+        );
         assert!(tokenize("0xZZ").is_err());
     }
 
