@@ -4,8 +4,12 @@
 //!   functions that `hopper-attention` calls.
 //! - The feature `import-shim` serves crates that link libcuda directly, such as `cust`.
 
+#[cfg(any(feature = "import-shim", test))]
+mod import_shim;
 mod library;
 mod table;
+#[cfg(test)]
+mod test_support;
 mod types;
 
 pub use library::{DRIVER_VARIABLE, LoadError};
