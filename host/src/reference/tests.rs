@@ -103,7 +103,7 @@ fn weights_by_hand() {
 
 #[test]
 fn finite_logits_of_any_sign_are_no_mask() {
-    for logit in [1e6, -1e6, -3e8] {
+    for logit in [1e6, 3e9, 1e30, -1e6, -3e9, -1e30] {
         // Both keys have the same large logit, beside one that is lower by far.
         let (q, k, v) =
             (values::<bf16>(&[1.0, 1.0]), values(&[1.0, 0.0, 1.0, 0.0, 1.0, -1.0]), values(&[1.0, 2.0, 3.0, 4.0, 100.0, 100.0]));
@@ -227,6 +227,11 @@ fn nan_reaches_what_it_should() {
     assert_eq!(in_k, (sees_key_5.clone(), sees_key_5.clone(), sees_key_5.clone()));
     let in_v = nan_rows(Problem::new(tensor(&ones), tensor(&ones), tensor(&poisoned)).unwrap().causal(true));
     assert_eq!(in_v, (sees_key_5, vec![true; seqlen], vec![false; seqlen]));
+    // Even a query that sees no key, if its tile visits the value; but then only O.
+    let longer = HostTensor::new(&[bf16::ONE; 11], Layout::bshd([1, 11, 1, 1])).unwrap();
+    let blind_rows = nan_rows(Problem::new(longer, tensor(&ones), tensor(&poisoned)).unwrap().causal(true));
+    let of_rows = |is_nan: fn(usize) -> bool| (0..11).map(is_nan).collect::<Vec<_>>();
+    assert_eq!(blind_rows, (of_rows(|row| row >= 8), of_rows(|_| true), of_rows(|_| false)));
     let only_row_5: Vec<bool> = (0..seqlen).map(|row| row == 5).collect();
     let in_q = nan_rows(Problem::new(tensor(&poisoned), tensor(&ones), tensor(&ones)).unwrap().causal(true));
     assert_eq!(in_q, (only_row_5.clone(), only_row_5.clone(), only_row_5));

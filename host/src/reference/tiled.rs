@@ -7,16 +7,16 @@
 //!         S      = Q K^T                                    f32; -inf where masked; keys beyond the sequence are rows of zeros
 //!         ms'    = max(ms, max(S) * scale_log2)             scale_log2 = softmax_scale * log2(e), rounded to f32
 //!         ms'    = ms if ms' - ms <= rescale_threshold      a stale maximum saves the multiplication of O
-//!         P      = exp2(S * scale_log2 - ms')               one rounding: a fused multiply-add
+//!         P      = exp2(S * scale_log2 - ms')               a fused multiply-add; where |ms'| >= 2^23 the product is rounded first
 //!         alpha  = exp2(ms - ms')
 //!         l      = alpha * l + sum(P)                       of P before it is rounded
 //!         O      = alpha * O + round(P) V                   P rounded to the element type
 //!         ms     = ms'
-//!     O   = round(O / l),  lse = (ms + log2 l) * ln 2       O = 0 and lse = -inf where l = 0
+//!     O   = round(O * (1 / l)),  lse = (ms + log2 l) * ln 2     where l = 0, 1 / l counts as 0
 //! ```
 //!
 //! The tensor core multiplies every P of a tile by its V, also where P = 0 by the mask. So NaN or infinity in V reaches every query whose
-//! tile visits that key tile, here as in the kernel; in Q and K it reaches the queries that see it.
+//! tile visits that key tile, here as in the kernel, even a query that sees no key; in Q and K it reaches the queries that see it.
 
 use super::rows::{self, Attention, Row};
 use super::{Problem, ReferenceElement};
@@ -24,6 +24,10 @@ use crate::Error;
 use hopper_attention_kernels::block_range::block_range;
 use hopper_attention_kernels::config::{TileConfig, forward_config};
 use hopper_attention_kernels::params::MAX_SEQLEN;
+
+/// |ms| from which S * scale_log2 is rounded before the subtraction: a unit in the last place of ms is 1 from here on, and its rounding,
+/// which a fused multiply-add would undo, would move P by more than sqrt 2.
+const ROUND_FIRST: f32 = (1 << 23) as f32;
 
 /// O `[batch, seqlen_q, num_heads, head_dim]` and the log-sum-exp `[batch, num_heads, seqlen_q]`.
 ///
@@ -139,16 +143,17 @@ impl Softmax {
         let subtrahend = if ms == f32::NEG_INFINITY { 0.0 } else { ms };
         let alpha = (state.ms - subtrahend).exp2();
         state.ms = ms;
-        state.row_sum.iter_mut().for_each(|sum| *sum *= alpha);
         state.acc_o.iter_mut().for_each(|o| *o *= alpha);
 
         // Columns 8 j + 2 lane + {0, 1} lie in one lane, which sums even and odd columns apart.
         let mut sums = [[0.0; 2]; 4];
+        let round_first = subtrahend.abs() >= ROUND_FIRST;
         for (column, s) in s.iter_mut().enumerate() {
-            *s = s.mul_add(self.scale_log2, -subtrahend).exp2();
+            let scaled = if round_first { *s * self.scale_log2 - subtrahend } else { s.mul_add(self.scale_log2, -subtrahend) };
+            *s = scaled.exp2();
             sums[column / 2 % 4][column % 2] += *s;
         }
-        state.row_sum.iter_mut().zip(sums).for_each(|(sum, [even, odd])| *sum += even + odd);
+        state.row_sum.iter_mut().zip(sums).for_each(|(sum, [even, odd])| *sum = sum.mul_add(alpha, even + odd));
     }
 }
 
@@ -167,14 +172,9 @@ impl RowState {
 
     fn finish<T: ReferenceElement>(self, attention: &mut Attention<T, f32>) {
         let row_sum = (self.row_sum[0] + self.row_sum[1]) + (self.row_sum[2] + self.row_sum[3]);
-        if row_sum == 0.0 {
-            attention.o.extend(self.acc_o.iter().map(|_| T::from_f32(0.0)));
-            attention.lse.push(f32::NEG_INFINITY);
-        } else {
-            let inverse = 1.0 / row_sum;
-            attention.o.extend(self.acc_o.iter().map(|&o| T::from_f32(o * inverse)));
-            attention.lse.push((self.ms + row_sum.log2()) * std::f32::consts::LN_2);
-        }
+        let inverse = if row_sum == 0.0 { 0.0 } else { 1.0 / row_sum };
+        attention.o.extend(self.acc_o.iter().map(|&o| T::from_f32(o * inverse)));
+        attention.lse.push((self.ms + row_sum.log2()) * std::f32::consts::LN_2);
     }
 }
 
