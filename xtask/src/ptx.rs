@@ -17,13 +17,14 @@ use crate::tools::{RELEASE, Tools};
 use crate::workspace::{shown, target};
 use anyhow::{Context, Result, bail, ensure};
 use assemble::Resources;
+pub use compile::device_cargo;
 use entry::EntryFile;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Options of `cargo xtask ptx`.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub struct Options {
     /// Write nothing; fail where the committed files differ from what the source gives
     #[arg(long, conflicts_with_all = ["out", "only", "from", "rustflags", "features"])]

@@ -33,9 +33,10 @@ pub fn require_pinned() -> Result<String> {
 }
 
 /// Where `core`'s source comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum CoreSource {
     /// The toolchain's rust-src, or else the archive
+    #[default]
     Auto,
     /// The toolchain's rust-src
     Toolchain,
