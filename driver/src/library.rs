@@ -1,5 +1,6 @@
 //! The driver's shared library, opened once for the process and never closed.
 
+use std::error::Error;
 use std::ffi::{CStr, OsString, c_int, c_void};
 use std::sync::OnceLock;
 
@@ -75,8 +76,11 @@ impl Library {
         // the environment is the user's to answer for.
         match unsafe { SharedObject::new(&file) } {
             Ok(object) => Ok(Self { object, name }),
-            Err(error) if named.is_some() => Err(LoadError::Named { path: name, reason: error.to_string() }),
-            Err(error) => Err(LoadError::NoDriver { reason: error.to_string() }),
+            Err(error) => {
+                // libloading's own words only say which call failed; the loader's are in the source.
+                let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+                Err(if named.is_some() { LoadError::Named { path: name, reason } } else { LoadError::NoDriver { reason } })
+            }
         }
     }
 
@@ -117,5 +121,6 @@ mod tests {
         let error = Library::open(Some("/nowhere/libcuda.so.1".into())).err().expect("no such file");
         assert!(matches!(&error, LoadError::Named { path, .. } if path == "/nowhere/libcuda.so.1"), "{error:?}");
         assert!(error.to_string().starts_with("HOPPER_ATTENTION_DRIVER names '/nowhere/libcuda.so.1', which cannot be opened"), "{error}");
+        assert!(error.to_string().contains("No such file"), "the loader's own words: {error}");
     }
 }
