@@ -73,7 +73,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
                 // The first turn is warpgroup 0's.
                 barrier::arrive(named_barrier::TURN, 2 * WARPGROUP_THREADS);
             }
-            let mut tiles = TileReader::new(self.cta);
+            let mut tiles = TileReader::new();
             let mut is_first = true;
             // The broadcast follows every lane's load, so lane 0 may release the rank; and it tells the compiler that lanes agree.
             while let Some(tile) = tiles.next::<K>(self.cta, |rank| warp::broadcast(rank), self.lane) {

@@ -75,8 +75,6 @@ struct Cta<'a> {
     maps: TensorMaps,
     params: &'a ForwardParams,
     smem: SmemLayout,
-    index: u32,
-    grid: u32,
 }
 
 impl Cta<'_> {
@@ -113,8 +111,6 @@ pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: 
         maps,
         params,
         smem: SmemLayout::new(K::TILE, memory::dynamic_smem()),
-        index: register::cta_idx(),
-        grid: register::grid_dim(),
     };
     let q_ring = Ring::<Q_STAGES>::new(cta.smem.q_barriers);
     let thread = register::thread_idx();

@@ -19,7 +19,7 @@ pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta, q_r
     let params = cta.params;
     let mut q_state = PipelineState::<Q_STAGES>::START;
     let mut k_state = PipelineState::<KV_STAGES>::START;
-    let mut tiles = TileWriter::new(cta);
+    let mut tiles = TileWriter::new();
     // SAFETY: this is the one thread that draws tiles.
     while let Some(tile) = unsafe { tiles.publish::<K>(cta) } {
         // SAFETY: the boxes announced are the boxes loaded, into the stage acquired.
@@ -41,6 +41,8 @@ pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta, q_r
         // SAFETY: as above.
         unsafe { tiles.draw::<K>(cta) };
     }
+    // SAFETY: as above.
+    unsafe { tiles.finish::<K>(cta) };
 }
 
 /// Loads each tile's V tiles from the last to the first.
@@ -50,7 +52,7 @@ pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta, q_r
 #[inline(always)]
 pub(super) unsafe fn load_v<K: Kernel>(cta: &Cta) {
     let mut v_state = PipelineState::<KV_STAGES>::START;
-    let mut tiles = TileReader::new(cta);
+    let mut tiles = TileReader::new();
     // SAFETY: one thread, which releases every rank it takes.
     while let Some(tile) = unsafe { tiles.next::<K>(cta, |rank| rank, 0) } {
         // SAFETY: the caller's.

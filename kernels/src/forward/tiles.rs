@@ -12,12 +12,13 @@
 //!     load ...
 //!     rank = grid + counter++
 //!   }
+//!   count this CTA out
 //! ```
 
 use super::{Cta, Kernel};
 use crate::layout::smem::{RANK_BYTES, RANK_STAGES};
 use crate::pipeline::PipelineState;
-use crate::ptx::memory;
+use crate::ptx::{memory, register};
 use crate::schedule::{SchedulerSlot, Tile};
 use core::mem::offset_of;
 
@@ -29,8 +30,8 @@ pub(super) struct TileWriter {
 
 impl TileWriter {
     #[inline(always)]
-    pub(super) fn new(cta: &Cta) -> Self {
-        Self { rank: cta.index, state: PipelineState::START }
+    pub(super) fn new() -> Self {
+        Self { rank: register::cta_idx(), state: PipelineState::START }
     }
 
     /// The current tile, handed to the other roles too; `None` when there are no more.
@@ -42,14 +43,11 @@ impl TileWriter {
         let tile = cta.params.schedule.tile(self.rank);
         if K::TILE.dynamic {
             let ring = cta.rank_ring();
-            // SAFETY: the readers release every rank; the stage is ours until the commit. The slot is this launch's own.
+            // SAFETY: the readers release every rank; the stage is ours until the commit.
             unsafe {
                 ring.producer_acquire(self.state);
                 memory::store_shared(cta.smem.ranks + self.state.stage * RANK_BYTES, self.rank);
                 ring.producer_commit(self.state);
-                if tile.is_none() && cta.params.scheduler != 0 {
-                    finish(cta.params.scheduler, cta.grid);
-                }
             }
             self.state.advance();
         }
@@ -65,27 +63,30 @@ impl TileWriter {
         let scheduler = cta.params.scheduler;
         if K::TILE.dynamic && scheduler != 0 {
             // SAFETY: the slot is this launch's own.
-            let drawn = unsafe { memory::fetch_add_global(scheduler + offset_of!(SchedulerSlot, drawn) as u64, 1) };
-            self.rank = cta.grid + drawn;
+            let drawn = unsafe { memory::fetch_add_relaxed(scheduler + offset_of!(SchedulerSlot, drawn) as u64, 1) };
+            self.rank = register::grid_dim() + drawn;
         } else {
-            self.rank += cta.grid;
+            self.rank += register::grid_dim();
         }
     }
-}
 
-/// Counts this CTA out; the last one resets the slot for the next launch. It has acquired the others' counts, and they drew no more after
-/// releasing them.
-///
-/// # Safety
-/// Once a CTA, after its last draw; `scheduler` is the launch's own slot.
-#[inline(always)]
-unsafe fn finish(scheduler: u64, grid: u32) {
-    // SAFETY: the caller's; after the last count nobody but this thread touches the slot.
-    unsafe {
-        let finished = scheduler + offset_of!(SchedulerSlot, finished) as u64;
-        if memory::fetch_add_global(finished, 1) == grid - 1 {
-            memory::store_global_u32(scheduler + offset_of!(SchedulerSlot, drawn) as u64, 0);
-            memory::store_global_u32(finished, 0);
+    /// Counts this CTA out; the last one resets the slot for the next launch. It has acquired the others' counts, and they drew no more after
+    /// releasing them.
+    ///
+    /// # Safety
+    /// By the thread that publishes, after the last tile.
+    #[inline(always)]
+    pub(super) unsafe fn finish<K: Kernel>(self, cta: &Cta) {
+        let scheduler = cta.params.scheduler;
+        if K::TILE.dynamic && scheduler != 0 {
+            let finished = scheduler + offset_of!(SchedulerSlot, finished) as u64;
+            // SAFETY: the slot is this launch's own; after the last count nobody but this thread touches it.
+            unsafe {
+                if memory::fetch_add_acq_rel(finished, 1) == register::grid_dim() - 1 {
+                    memory::store_global_u32(scheduler + offset_of!(SchedulerSlot, drawn) as u64, 0);
+                    memory::store_global_u32(finished, 0);
+                }
+            }
         }
     }
 }
@@ -99,8 +100,8 @@ pub(super) struct TileReader {
 
 impl TileReader {
     #[inline(always)]
-    pub(super) fn new(cta: &Cta) -> Self {
-        Self { rank: cta.index, state: PipelineState::START }
+    pub(super) fn new() -> Self {
+        Self { rank: register::cta_idx(), state: PipelineState::START }
     }
 
     /// The next tile of this CTA; `agree` makes the lanes of a warp agree on the rank.
@@ -122,7 +123,7 @@ impl TileReader {
             cta.params.schedule.tile(rank)
         } else {
             let rank = self.rank;
-            self.rank += cta.grid;
+            self.rank += register::grid_dim();
             cta.params.schedule.tile(rank)
         }
     }

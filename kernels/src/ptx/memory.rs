@@ -43,16 +43,33 @@ pub unsafe fn store_global_u32(address: u64, value: u32) {
     unsafe { asm!("st.global.u32 [{address}], {value};", address = in(reg64) address, value = in(reg32) value, options(nostack)) }
 }
 
-/// Adds to a u32 in global memory and returns what it was; this thread's earlier writes are visible to whoever reads the sum, and the other
-/// way round.
+/// Adds to a u32 in global memory and returns what it was; orders nothing else.
 ///
 /// # Safety
 /// `address` is a 4-byte aligned address of global memory that is accessed by atomics only.
 ///
 /// # PTX
+/// `atom.add.relaxed.gpu.global.u32 d, [address], value;`
+#[inline(always)]
+pub unsafe fn fetch_add_relaxed(address: u64, value: u32) -> u32 {
+    let before;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("atom.add.relaxed.gpu.global.u32 {d}, [{address}], {value};", d = out(reg32) before, address = in(reg64) address,
+             value = in(reg32) value, options(nostack));
+    }
+    before
+}
+
+/// Adds to a u32 in global memory and returns what it was. Accesses that this thread made before are made for whoever adds after it.
+///
+/// # Safety
+/// As [`fetch_add_relaxed`].
+///
+/// # PTX
 /// `atom.add.acq_rel.gpu.global.u32 d, [address], value;`
 #[inline(always)]
-pub unsafe fn fetch_add_global(address: u64, value: u32) -> u32 {
+pub unsafe fn fetch_add_acq_rel(address: u64, value: u32) -> u32 {
     let before;
     // SAFETY: the caller's.
     unsafe {

@@ -8,8 +8,8 @@ macro_rules! special_register {
         #[inline(always)]
         pub fn $name() -> u32 {
             let value;
-            // SAFETY: reads a register that does not change.
-            unsafe { asm!(concat!("mov.u32 {d}, ", $register, ";"), d = out(reg32) value, options(pure, nomem, nostack)) }
+            // SAFETY: reads a register that does not change. Not `pure`: read where it is needed, instead of kept.
+            unsafe { asm!(concat!("mov.u32 {d}, ", $register, ";"), d = out(reg32) value, options(nomem, nostack)) }
             value
         }
     };
