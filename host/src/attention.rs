@@ -81,7 +81,10 @@ impl Attention {
     ///
     /// Those of [`raw::forward`]; [`Error::Driver`] also if there is no memory for the output, or the work fails.
     pub fn forward<'a, T: Element>(
-        &self, q: impl Into<TensorView<'a, T>>, k: impl Into<TensorView<'a, T>>, v: impl Into<TensorView<'a, T>>,
+        &self,
+        q: impl Into<TensorView<'a, T>>,
+        k: impl Into<TensorView<'a, T>>,
+        v: impl Into<TensorView<'a, T>>,
     ) -> Result<Output<T>, Error> {
         let (q, k, v) = (q.into(), k.into(), v.into());
         let [batch, seqlen_q, num_heads, _] = q.layout().shape;
@@ -115,14 +118,17 @@ impl Attention {
     /// writes `q`, `k` and `v`, and nothing else reads or writes `o` and `lse`; their borrows end with this call, so the compiler does not see to
     /// it. All of them, and `stream`, belong to the context that is current on this thread.
     pub unsafe fn forward_into<'a, T: Element>(
-        &self, q: impl Into<TensorView<'a, T>>, k: impl Into<TensorView<'a, T>>, v: impl Into<TensorView<'a, T>>,
-        o: &mut TensorViewMut<'_, T>, lse: Option<&mut DeviceSlice<f32>>, stream: &Stream,
+        &self,
+        q: impl Into<TensorView<'a, T>>,
+        k: impl Into<TensorView<'a, T>>,
+        v: impl Into<TensorView<'a, T>>,
+        o: &mut TensorViewMut<'_, T>,
+        lse: Option<&mut DeviceSlice<f32>>,
+        stream: &Stream,
     ) -> Result<(), Error> {
         let (q, k, v) = (q.into(), k.into(), v.into());
         // SAFETY: passed on to the caller. The views were checked against the memory they borrow.
-        unsafe {
-            raw::forward(q.as_raw(), k.as_raw(), v.as_raw(), o.as_raw(), lse.map(raw_lse), &self.options, stream.as_inner().cast())
-        }
+        unsafe { raw::forward(q.as_raw(), k.as_raw(), v.as_raw(), o.as_raw(), lse.map(raw_lse), &self.options, stream.as_inner().cast()) }
     }
 }
 

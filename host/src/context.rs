@@ -1,8 +1,9 @@
-//! What is known of each CUDA context: its device, and the kernels loaded so far.
+//! What is known of each CUDA context: its device, its scheduler slots, and the kernels loaded so far.
 //!
 //! A context is known by the id that `cuCtxGetId` gives, which is never used again; the address of a destroyed context is. What a
-//! destroyed context leaves here is one [`Context`], well below a KiB of host memory, and it goes as soon as another context is met at the
-//! same address. The modules are the context's own: the driver frees them with it.
+//! destroyed context leaves here is one [`Context`], 9 KiB of host memory, and it goes as soon as another context is met at the same
+//! address (or, on a thread that used it last, when that thread uses another). Modules and slots are the context's own: the driver
+//! frees them with it.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -19,6 +20,7 @@ use crate::Error;
 use crate::error::{check, driver};
 use crate::kernels::{self, Kernel};
 use crate::plan::{Plan, Region};
+use crate::slots::Slots;
 
 /// A context whose device can run the kernels.
 pub(crate) struct Context {
@@ -27,6 +29,7 @@ pub(crate) struct Context {
     device: CUdevice,
     pub multiprocessors: u32,
     pub driver: &'static Driver,
+    pub slots: Slots,
     kernels: [OnceLock<Handle<CUfunction>>; kernels::COUNT],
     /// Held while a module is loaded, so that threads do not load the same one.
     loading: Mutex<()>,
@@ -97,7 +100,8 @@ impl Context {
             check("cuDeviceGetAttribute", unsafe { driver.cuDeviceGetAttribute(&mut value, attribute, device) })?;
             Ok::<_, Error>(value.max(0) as u32)
         };
-        let unsuitable = |found: String, needed: String| Err(Error::UnsuitableDevice { device: device_name(driver, device), found, needed });
+        let unsuitable =
+            |found: String, needed: String| Err(Error::UnsuitableDevice { device: device_name(driver, device), found, needed });
         let major = attribute(CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(CUdevice_attribute::COMPUTE_CAPABILITY_MINOR)?;
         if (major, minor) != (9, 0) {
@@ -109,12 +113,15 @@ impl Context {
         if smem_bytes < needed {
             return unsuitable(format!("{smem_bytes} bytes of shared memory for a block"), format!("{needed}"));
         }
+        let multiprocessors = attribute(CUdevice_attribute::MULTIPROCESSOR_COUNT)?;
+        let _relaxed = RelaxedCapture::enter(driver)?;
         Ok(Self {
             id,
             handle: Handle(handle),
             device,
-            multiprocessors: attribute(CUdevice_attribute::MULTIPROCESSOR_COUNT)?,
+            multiprocessors,
             driver,
+            slots: Slots::new(driver)?,
             kernels: [const { OnceLock::new() }; kernels::COUNT],
             loading: Mutex::new(()),
         })
@@ -250,8 +257,8 @@ fn load_error(driver: &Driver, entry: &'static str, code: CUresult, ptx: &str, l
     Error::Load { entry, code, log }
 }
 
-/// While it lives, this thread may make calls that a capture in progress would otherwise forbid and be broken by. Loading a module
-/// records nothing in any stream.
+/// While it lives, this thread may make calls that a capture in progress would otherwise forbid and be broken by. What is done meanwhile
+/// (loading a module, making memory) records nothing in a stream that is being captured.
 struct RelaxedCapture {
     driver: &'static Driver,
     previous: CUstreamCaptureMode,

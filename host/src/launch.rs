@@ -34,17 +34,18 @@ pub(crate) unsafe fn enqueue(context: &Context, plan: &Plan, stream: CUstream) -
         }
     }
     let [q, k, v, o] = &mut maps;
+    let (grid, threads) = (plan.grid(context.multiprocessors), plan.config.threads());
     let mut params = plan.params;
+    if plan.draws_tiles(grid) {
+        params.scheduler = context.slots.of_stream(context.driver, stream).map_err(|error| context.explain(error, stream))?;
+    }
     let mut arguments: [*mut c_void; 5] =
         [(&raw mut *q).cast(), (&raw mut *k).cast(), (&raw mut *v).cast(), (&raw mut *o).cast(), (&raw mut params).cast()];
-    let (grid, threads) = (plan.grid(context.multiprocessors), plan.config.threads());
     // SAFETY: the kernel takes four tensor maps and the parameters, in this order and of these sizes, and copies them during the call. It
     // reads what the maps of Q, K and V describe and writes what O's map and `params.lse` do, for which the caller answers.
     let code = unsafe {
         let smem_bytes = plan.config.smem_bytes();
-        context.driver.cuLaunchKernel(
-            function, grid, 1, 1, threads, 1, 1, smem_bytes, stream, arguments.as_mut_ptr(), ptr::null_mut(),
-        )
+        context.driver.cuLaunchKernel(function, grid, 1, 1, threads, 1, 1, smem_bytes, stream, arguments.as_mut_ptr(), ptr::null_mut())
     };
     check("cuLaunchKernel", code).map_err(|error| context.explain(error, stream))
 }

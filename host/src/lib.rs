@@ -12,6 +12,7 @@ mod layout;
 mod plan;
 pub mod raw;
 pub mod reference;
+mod slots;
 #[cfg(feature = "cust")]
 mod tensor;
 

@@ -46,7 +46,8 @@ impl Tensor4 {
         let (offset, layout) = self.layout.slice(dim, range)?;
         let bytes = (offset as u64).checked_mul(DType::BYTES as u64);
         let address = bytes.and_then(|bytes| self.address.checked_add(bytes));
-        let address = address.ok_or_else(|| Error::invalid("address", self.address, "such that the slice begins within the address space"))?;
+        let address =
+            address.ok_or_else(|| Error::invalid("address", self.address, "such that the slice begins within the address space"))?;
         Ok(Self { address, layout, ..*self })
     }
 
@@ -110,7 +111,13 @@ pub struct Options {
 ///
 /// and `stream` is a live stream.
 pub unsafe fn forward(
-    q: &Tensor4, k: &Tensor4, v: &Tensor4, o: &Tensor4, lse: Option<Lse>, options: &Options, stream: CUstream,
+    q: &Tensor4,
+    k: &Tensor4,
+    v: &Tensor4,
+    o: &Tensor4,
+    lse: Option<Lse>,
+    options: &Options,
+    stream: CUstream,
 ) -> Result<(), Error> {
     let Some(plan) = Plan::new(q, k, v, o, lse, options)? else {
         return Ok(());

@@ -20,7 +20,7 @@ use crate::{Dim, Error};
 /// K and V of the heads that are worked on at once should stay in this much of the L2 cache (an H100 has 50 MiB).
 const L2_BYTES: u64 = 32 << 20;
 
-/// A launch of a forward kernel, but for the device: the grid is [`Plan::grid`].
+/// A launch of a forward kernel, but for the device and the stream: the grid is [`Plan::grid`], and `params.scheduler` is 0.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub config: TileConfig,
@@ -53,6 +53,7 @@ impl Plan {
         let steps = |mapped: &Option<Mapped>| mapped.as_ref().map_or(no_steps, |mapped| mapped.steps);
         let params = ForwardParams {
             lse: lse.map_or(0, |lse| lse.bytes().start),
+            scheduler: 0,
             schedule: shape.schedule(&config)?,
             heads_per_kv: FastDivisor::new((shape.heads / shape.heads_k) as u32).expect("a schedule has at most 2^30 heads"),
             num_heads: shape.heads as u32,
@@ -71,6 +72,11 @@ impl Plan {
     pub fn grid(&self, multiprocessors: u32) -> u32 {
         self.params.schedule.num_tiles().min(multiprocessors)
     }
+
+    /// Whether CTAs of that grid draw tiles: where the kernel can, and some CTA has more than its first.
+    pub fn draws_tiles(&self, grid: u32) -> bool {
+        self.config.dynamic && self.params.schedule.num_tiles() > grid
+    }
 }
 
 /// The kernel that serves `head_dim`; `field` is what errors call it.
@@ -82,8 +88,8 @@ pub(crate) fn kernel_config(field: &str, head_dim: usize, causal: bool) -> Resul
 
 /// softmax_scale * log2(e): the kernel's exponentials are powers of two.
 fn softmax_scale_log2(scale: Option<f32>, head_dim: usize) -> Result<f32, Error> {
-    let scale = scale.map_or_else(|| 1.0 / (head_dim as f64).sqrt(), f64::from);
-    let scale_log2 = (scale * std::f64::consts::LOG2_E) as f32;
+    let scale = scale.unwrap_or_else(|| (1.0 / (head_dim as f64).sqrt()) as f32);
+    let scale_log2 = (f64::from(scale) * std::f64::consts::LOG2_E) as f32;
     if scale > 0.0 && scale_log2.is_finite() {
         return Ok(scale_log2);
     }
@@ -176,7 +182,8 @@ fn lse_region(lse: Lse, rows: u64) -> Result<Region, Error> {
 fn check_overlaps(q: &Mapped, k: Option<&Mapped>, v: Option<&Mapped>, o: &Mapped, lse: Option<&Region>) -> Result<(), Error> {
     if !o.region.rows_are_disjoint() {
         let value = format!("{:?} bytes for [seqlen, heads, batch] = {:?}", o.map.strides_bytes, &o.map.dims[1..]);
-        return Err(Error::invalid("o.strides", value, "such that rows do not overlap: each stride at least what the smaller ones span"));
+        let requirement = "such that rows do not overlap: each stride at least what the row and the dimensions of smaller strides span";
+        return Err(Error::invalid("o.strides", value, requirement));
     }
     let regions = [("q", Some(&q.region)), ("k", k.map(|k| &k.region)), ("v", v.map(|v| &v.region)), ("o", Some(&o.region))];
     let outputs = [("o", Some(&o.region), &regions[..3]), ("lse", lse, &regions[..])];

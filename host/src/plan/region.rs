@@ -92,7 +92,12 @@ mod tests {
         fn addresses(&self) -> Vec<u64> {
             let [a, b, c] = self.dims.map(|(extent, stride)| (0..extent).map(move |i| i * stride));
             let mut all = Vec::new();
-            for (a, b, c) in a.flat_map(|a| b.clone().flat_map({ let c = c.clone(); move |b| c.clone().map(move |c| (a, b, c)) })) {
+            for (a, b, c) in a.flat_map(|a| {
+                b.clone().flat_map({
+                    let c = c.clone();
+                    move |b| c.clone().map(move |c| (a, b, c))
+                })
+            }) {
                 all.extend((0..self.row_bytes).map(|byte| self.start + a + b + c + byte));
             }
             all
