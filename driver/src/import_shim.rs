@@ -97,13 +97,14 @@ unsafe extern "C" fn cuGetErrorString(error: CUresult, text: *mut *const c_char)
             // SAFETY: the caller's arguments, under the conditions that the caller answers for.
             listed_in_cust(unsafe { call(error, text) })
         }
-        Err(CUresult::NO_DEVICE) => {
-            let reason = || Library::get().err().map(|error| CString::new(error.to_string()).unwrap_or_default());
-            let reason = WITHOUT_DRIVER.get_or_init(|| reason().unwrap_or_default());
+        Err(_) => {
+            let reason = || match Library::get() {
+                Err(error) => CString::new(error.to_string()).unwrap_or_default(),
+                Ok(_) => c"the library opened as driver describes no errors".into(),
+            };
             // SAFETY: `text` is writable, as the caller promises.
-            unsafe { *text = reason.as_ptr() };
+            unsafe { *text = WITHOUT_DRIVER.get_or_init(reason).as_ptr() };
             CUresult::SUCCESS
         }
-        Err(code) => code,
     }
 }

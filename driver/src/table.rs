@@ -189,9 +189,10 @@ mod tests {
 
     #[test]
     fn a_driver_that_is_too_old() {
-        let code =
-            "#[unsafe(no_mangle)] unsafe extern \"C\" fn cuDriverGetVersion(version: *mut i32) -> u32 { unsafe { *version = 11040 }; 0 }
-                    #[unsafe(no_mangle)] extern \"C\" fn cuInit(_flags: u32) -> u32 { 0 }";
+        let code = r#"
+            #[unsafe(no_mangle)] extern "C" fn cuInit(_flags: u32) -> u32 { 0 }
+            #[unsafe(no_mangle)] unsafe extern "C" fn cuDriverGetVersion(version: *mut i32) -> u32 { unsafe { *version = 11040 }; 0 }
+        "#;
         let file = compile_library_from(code, "old");
         let error = load(&file).err().expect("it lacks most functions");
         let library = file.as_ref().display().to_string();

@@ -136,6 +136,8 @@ fn forwards_every_argument() {
 fn a_function_that_the_driver_lacks() {
     let empty = || compile_library_from("", "empty");
     in_process_with_driver("import_shim::tests::a_function_that_the_driver_lacks", empty, || {
-        assert_eq!(cust::init(cust::CudaFlags::empty()), Err(CudaError::NotFound));
+        let error = cust::init(cust::CudaFlags::empty()).unwrap_err();
+        assert_eq!(error, CudaError::NotFound);
+        assert_eq!(error.to_string(), "\"the library opened as driver describes no errors\"");
     });
 }
