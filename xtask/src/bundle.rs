@@ -6,11 +6,11 @@
 //! bin/                           hopper-attention (command line), bench
 //! lib/                           libhopper_attention_capi.so, for benches/peers.py
 //! benches/                       the Python side of the benchmark
-//! tests/data/                    what the tests read
+//! data/                          activations of a real model, for the command line
 //! ```
 
 use crate::test;
-use crate::workspace::{cargo, root, shown, stdout_of, target};
+use crate::workspace::{artifacts, cargo, root, shown, stdout_of, target};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub fn run(options: &Options) -> Result<()> {
         copy(program, &folder.join(place))?;
     }
     copy_files(&root().join("benches"), &folder.join("benches"), &["py", "json"])?;
-    copy_files(&root().join("tests/data"), &folder.join("tests/data"), &["safetensors"])?;
+    copy_files(&root().join("tests/data"), &folder.join("data"), &["safetensors"])?;
     write_script(&folder.join("run.sh"), include_str!("bundle/run.sh"))?;
     fs::write(folder.join(COMMIT), commit()?)?;
     let (files, bytes) = weigh(&folder)?;
@@ -54,12 +54,7 @@ pub fn run(options: &Options) -> Result<()> {
 /// Builds the programs; each with its place in the bundle.
 fn build() -> Result<Vec<(PathBuf, PathBuf)>> {
     let mut programs = Vec::new();
-    let mut tests = release("test", test::PACKAGE);
-    tests.arg("--no-run");
-    for name in test::device_tests()? {
-        tests.args(["--test", &name]);
-    }
-    for (kind, name, path) in artifacts(&mut tests)? {
+    for (kind, name, path) in built(release("test", test::PACKAGE).args(["--no-run", "--tests"]))? {
         if kind == "test" {
             programs.push((Path::new("device-tests").join(name), path));
         }
@@ -67,14 +62,14 @@ fn build() -> Result<Vec<(PathBuf, PathBuf)>> {
     let mut binaries = release("build", test::PACKAGE);
     let mut command_line = release("build", "hopper-attention");
     for command in [binaries.arg("--bins"), command_line.args(["--bins", "--features", "cli"])] {
-        for (kind, name, path) in artifacts(command)? {
+        for (kind, name, path) in built(command)? {
             if kind == "bin" {
                 programs.push((Path::new("bin").join(name), path));
             }
         }
     }
     // In an invocation of its own: together with the others it would get their feature `cust`, and export the import shim's symbols.
-    for (kind, _, path) in artifacts(&mut release("build", "hopper-attention-capi"))? {
+    for (kind, _, path) in built(&mut release("build", "hopper-attention-capi"))? {
         if kind == "cdylib" {
             let name = path.file_name().context("a library without a name")?.to_owned();
             programs.push((Path::new("lib").join(name), path));
@@ -91,21 +86,8 @@ fn release(subcommand: &str, package: &str) -> Command {
     command
 }
 
-/// (kind, name, path) of the programs and libraries that a cargo command made.
-fn artifacts(command: &mut Command) -> Result<Vec<(String, String, PathBuf)>> {
-    Ok(parse_artifacts(&stdout_of(command)?))
-}
-
-fn parse_artifacts(messages: &str) -> Vec<(String, String, PathBuf)> {
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let built = messages.filter(|message| message["reason"] == "compiler-artifact").filter_map(|message| {
-        let kind = message["target"]["kind"][0].as_str()?.to_owned();
-        let name = message["target"]["name"].as_str()?.to_owned();
-        let library = || message["filenames"].as_array()?.iter().filter_map(|file| file.as_str()).find(|file| file.ends_with(".so"));
-        let path = message["executable"].as_str().or_else(|| if kind == "cdylib" { library() } else { None })?;
-        Some((kind, name, PathBuf::from(path)))
-    });
-    built.collect()
+fn built(command: &mut Command) -> Result<Vec<(String, String, PathBuf)>> {
+    Ok(artifacts(&stdout_of(command)?))
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
@@ -154,19 +136,4 @@ fn weigh(folder: &Path) -> Result<(u64, u64)> {
         bytes += inner.1;
     }
     Ok((files, bytes))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn programs_and_libraries() {
-        let messages = r#"{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"a"},"filenames":["/t/liba.rlib"],"executable":null}
-{"reason":"compiler-artifact","target":{"kind":["test"],"name":"forward"},"filenames":["/t/forward-1"],"executable":"/t/forward-1"}
-{"reason":"compiler-artifact","target":{"kind":["cdylib"],"name":"c"},"filenames":["/t/libc.so"],"executable":null}
-{"reason":"build-finished","success":true}"#;
-        let expected = [("test", "forward", "/t/forward-1"), ("cdylib", "c", "/t/libc.so")];
-        assert_eq!(parse_artifacts(messages), expected.map(|(kind, name, path)| (kind.to_owned(), name.to_owned(), PathBuf::from(path))));
-    }
 }

@@ -5,10 +5,12 @@ use crate::setup;
 use crate::tally::Tally;
 use crate::test;
 use crate::toolchain::{CoreSource, require_pinned};
-use crate::workspace::{cargo, root, run as run_command, target};
+use crate::workspace::{artifacts, cargo, output_of, root, run as run_command, stdout_of, target};
 use anyhow::{Context, Result, ensure};
+use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// One line of the closing table.
@@ -28,9 +30,9 @@ const STEPS: [Step; 9] = [
     ("ptx is fresh", fresh_ptx),
     ("clippy", clippy),
     ("clippy, device", device_clippy),
-    ("tests", host_tests),
-    ("device tests", device_tests),
+    ("tests", tests),
     ("examples", examples),
+    ("rust-version", rust_version),
     ("documentation", documentation),
 ];
 
@@ -100,24 +102,58 @@ fn device_clippy(_: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-fn host_tests(tally: &mut Tally) -> Result<()> {
-    let (counted, passed) = test::host(None)?;
+fn tests(tally: &mut Tally) -> Result<()> {
+    let (counted, passed) = test::on_host()?;
     *tally += counted;
+    println!("the device tests are built, and among the {} skipped", counted.skipped);
     ensure!(passed, "tests failed (see above)");
     Ok(())
 }
 
-fn device_tests(tally: &mut Tally) -> Result<()> {
-    *tally += test::not_run(None, "`cargo xtask ci` runs what needs no GPU")?;
+/// What the examples exit with where there is no driver or no Hopper GPU.
+const NO_DEVICE: i32 = 2;
+
+/// Builds each example as a crate elsewhere would be, and starts it: it must start without a driver, too.
+fn examples(_: &mut Tally) -> Result<()> {
+    for manifest in example_manifests()? {
+        let mut build = example_cargo("build", &manifest)?;
+        let messages = stdout_of(build.args(["--message-format", "json-render-diagnostics"]))?;
+        for (_, name, program) in artifacts(&messages) {
+            let status = Command::new(&program).status().with_context(|| format!("cannot start {}", program.display()))?;
+            let known = [Some(0), Some(NO_DEVICE)].contains(&status.code());
+            ensure!(known, "example {name}: {status}, and not 0 (right) or {NO_DEVICE} (this machine has no Hopper GPU)");
+            println!("example {name}: builds and starts; {status}");
+        }
+    }
     Ok(())
 }
 
-fn examples(_: &mut Tally) -> Result<()> {
+/// The examples with the oldest Rust that the manifests promise.
+fn rust_version(_: &mut Tally) -> Result<()> {
+    let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
+    let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).context("Cargo.toml declares no rust-version")?;
+    let toolchain = format!("{}.0", version.trim_matches('"'));
+    let installed =
+        output_of(Command::new("rustup").args(["run", &toolchain, "rustc", "--version"])).is_ok_and(|output| output.status.success());
+    if !installed {
+        println!("NOT checked: rustup toolchain install {toolchain} --profile minimal");
+        return Ok(());
+    }
     for manifest in example_manifests()? {
-        let folder = manifest.parent().context("a manifest without a folder")?;
-        run_command(cargo().current_dir(folder).args(["build", "--locked", "--target-dir"]).arg(target().join("examples")))?;
+        let mut check = example_cargo("check", &manifest)?;
+        run_command(check.env("RUSTUP_TOOLCHAIN", &toolchain))?;
     }
     Ok(())
+}
+
+/// `cargo <subcommand> --locked` on an example, out of reach of the workspace's .cargo/config.toml unless the example has its own.
+fn example_cargo(subcommand: &str, manifest: &Path) -> Result<Command> {
+    let folder = manifest.parent().context("a manifest without a folder")?;
+    let mut command = cargo();
+    let started_in = if folder.join(".cargo").is_dir() { folder.to_path_buf() } else { env::temp_dir() };
+    command.current_dir(started_in).env_remove("CUDA_LIBRARY_PATH");
+    command.args([subcommand, "--locked", "--manifest-path"]).arg(manifest).arg("--target-dir").arg(target().join("examples"));
+    Ok(command)
 }
 
 /// The crates of examples/: each is outside the workspace, with a lock file of its own.

@@ -5,7 +5,7 @@ use std::env;
 use std::process::Command;
 
 /// Another library to open instead of libcuda.so.1.
-const DRIVER_VARIABLE: &str = "HOPPER_ATTENTION_DRIVER";
+pub const DRIVER_VARIABLE: &str = "HOPPER_ATTENTION_DRIVER";
 
 /// One GPU, as nvidia-smi describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]

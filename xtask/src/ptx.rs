@@ -69,17 +69,17 @@ pub fn run(options: &Options) -> Result<()> {
         bail!("the module holds no kernel{}", if options.only.is_empty() { String::new() } else { format!(" called *{}*", options.only) });
     }
     let folder = options.out.clone().unwrap_or_else(compile::committed);
-    // Written before ptxas judges them, so that a kernel that it refuses can be looked at.
-    if !options.check {
-        write(&folder, &files, options.only.is_empty())?;
-    }
-    let resources = judge(&files, options)?;
-    print_table(&files, resources.as_deref());
-    let report = resources.as_deref().filter(|_| options.only.is_empty()).map(resources_text);
     if options.check {
-        return check(&folder, &files, report.as_deref());
+        let mut wrong = stale_kernels(&folder, &files)?;
+        let judged = judge(&files, options);
+        let report = judged.as_ref().ok().and_then(Option::as_deref).map(resources_text);
+        wrong.extend(report.as_deref().and_then(|report| stale(&folder.join(RESOURCES), report)));
+        return conclude(&folder, files.len(), &wrong, judged);
     }
-    if let Some(report) = report {
+    // Written before ptxas judges them, so that a kernel that it refuses can be looked at.
+    write(&folder, &files, options.only.is_empty())?;
+    let resources = judge(&files, options)?;
+    if let Some(report) = resources.as_deref().filter(|_| options.only.is_empty()).map(resources_text) {
         fs::write(folder.join(RESOURCES), report)?;
     }
     println!("wrote {} kernels to {}", files.len(), shown(&folder));
@@ -114,12 +114,13 @@ fn ptx_names(folder: &Path) -> Result<BTreeSet<String>> {
 
 /// What ptxas says, or `None` where it is not installed. Fails if it objects to any kernel.
 fn judge(files: &[EntryFile], options: &Options) -> Result<Option<Vec<(String, Resources)>>> {
-    let missing = |why: String| {
+    let missing = |why: &str| {
+        print_table(files, &[]);
         ensure!(!options.require_ptxas, "{why}: run `cargo xtask setup`");
         println!("{} kernels NOT assembled: {why} (`cargo xtask setup` installs it)", files.len());
         Ok(None)
     };
-    let Some(tools) = Tools::find()? else { return missing("no ptxas found".to_owned()) };
+    let Some(tools) = Tools::find()? else { return missing("no ptxas found") };
     let results = assemble::assemble(files, &tools, &target().join("ptx-build/assembled"), options.sass.as_deref())?;
     let mut good = Vec::new();
     let mut bad = Vec::new();
@@ -129,6 +130,7 @@ fn judge(files: &[EntryFile], options: &Options) -> Result<Option<Vec<(String, R
             Err(error) => bad.push(format!("{name}: {error:#}")),
         }
     }
+    print_table(files, &good);
     ensure!(bad.is_empty(), "ptxas {} objects to {} of {} kernels:\n  {}", tools.release, bad.len(), files.len(), bad.join("\n  "));
     if tools.release != RELEASE || tools.nvdisasm.is_none() {
         let found = format!("ptxas {}{}", tools.release, if tools.nvdisasm.is_none() { " without nvdisasm" } else { "" });
@@ -139,11 +141,11 @@ fn judge(files: &[EntryFile], options: &Options) -> Result<Option<Vec<(String, R
     Ok(Some(good))
 }
 
-fn print_table(files: &[EntryFile], resources: Option<&[(String, Resources)]>) {
+fn print_table(files: &[EntryFile], resources: &[(String, Resources)]) {
     let width = files.iter().map(|file| file.name.len()).max().unwrap_or(0);
     println!("{:width$}  {:>6}  {:>7}  {:>9}  {:>12}", "kernel", "lines", "bytes", "registers", "instructions");
     for file in files {
-        let found = resources.and_then(|all| all.iter().find(|(name, _)| *name == file.name)).map(|(_, resources)| resources);
+        let found = resources.iter().find(|(name, _)| *name == file.name).map(|(_, resources)| resources);
         let registers = found.map_or("-".to_owned(), |resources| resources.registers.to_string());
         let instructions = found.and_then(|resources| resources.instructions).map_or("-".to_owned(), |counts| counts.total.to_string());
         println!("{:width$}  {:>6}  {:>7}  {registers:>9}  {instructions:>12}", file.name, file.text.lines().count(), file.text.len());
@@ -169,27 +171,38 @@ fn resources_text(all: &[(String, Resources)]) -> String {
     text
 }
 
-fn check(folder: &Path, files: &[EntryFile], report: Option<&str>) -> Result<()> {
-    let mut wrong = Vec::new();
+/// The committed kernels that differ from those made, and how.
+fn stale_kernels(folder: &Path, files: &[EntryFile]) -> Result<Vec<String>> {
     let made: BTreeSet<String> = files.iter().map(|file| file.name.clone()).collect();
-    wrong.extend(ptx_names(folder)?.difference(&made).map(|name| format!("{name}.ptx: no kernel of this name in the source")));
-    for file in files {
-        match fs::read_to_string(folder.join(format!("{}.ptx", file.name))) {
-            Ok(text) if text == file.text => {}
-            Ok(text) => wrong.push(format!("{}.ptx: {}", file.name, first_difference(&text, &file.text))),
-            Err(error) => wrong.push(format!("{}.ptx: {error}", file.name)),
+    let mut wrong: Vec<String> =
+        ptx_names(folder)?.difference(&made).map(|name| format!("{name}.ptx: no kernel of this name in the source")).collect();
+    wrong.extend(files.iter().filter_map(|file| stale(&folder.join(format!("{}.ptx", file.name)), &file.text)));
+    Ok(wrong)
+}
+
+/// How a committed file differs from the text that it should hold, if it does.
+fn stale(path: &Path, made: &str) -> Option<String> {
+    let difference = match fs::read_to_string(path) {
+        Ok(text) if text == made => return None,
+        Ok(text) => first_difference(&text, made),
+        Err(error) => error.to_string(),
+    };
+    Some(format!("{}: {difference}", path.file_name().unwrap_or_default().display()))
+}
+
+/// The outcome of a check: what is stale, and what ptxas objects to.
+fn conclude(folder: &Path, count: usize, wrong: &[String], judged: Result<Option<Vec<(String, Resources)>>>) -> Result<()> {
+    let folder = shown(folder);
+    let stale = format!("{folder} is stale; run `cargo xtask ptx` and commit what changes:\n  {}", wrong.join("\n  "));
+    match judged {
+        Err(error) if wrong.is_empty() => Err(error),
+        Err(error) => bail!("{stale}\n{error:#}"),
+        Ok(_) if !wrong.is_empty() => bail!(stale),
+        Ok(resources) => {
+            println!("{folder} is fresh: {count} kernels{}", if resources.is_some() { ", resources" } else { "" });
+            Ok(())
         }
     }
-    if let Some(report) = report {
-        match fs::read_to_string(folder.join(RESOURCES)) {
-            Ok(text) if text == report => {}
-            Ok(text) => wrong.push(format!("{RESOURCES}: {}", first_difference(&text, report))),
-            Err(error) => wrong.push(format!("{RESOURCES}: {error}")),
-        }
-    }
-    ensure!(wrong.is_empty(), "{} is stale; run `cargo xtask ptx` and commit what changes:\n  {}", shown(folder), wrong.join("\n  "));
-    println!("{} is fresh: {} kernels{}", shown(folder), files.len(), if report.is_some() { ", resources" } else { "" });
-    Ok(())
 }
 
 fn first_difference(committed: &str, made: &str) -> String {

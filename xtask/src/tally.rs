@@ -62,11 +62,6 @@ fn parse_summary(line: &str) -> Option<Tally> {
     Some(tally)
 }
 
-/// How many tests a program named in answer to `--list`.
-pub fn count_listed(output: &str) -> u64 {
-    output.lines().filter(|line| line.ends_with(": test")).count() as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,11 +71,6 @@ mod tests {
         let line = "test result: FAILED. 16 passed; 3 failed; 2 ignored; 0 measured; 1 filtered out; finished in 0.00s";
         assert_eq!(parse_summary(line), Some(Tally { passed: 16, failed: 3, skipped: 2 }));
         assert_eq!(parse_summary("test tally::summaries ... ok"), None);
-    }
-
-    #[test]
-    fn listed_tests() {
-        assert_eq!(count_listed("a::b: test\nc: test\n\n2 tests, 0 benchmarks\n"), 2);
     }
 
     #[test]

@@ -58,3 +58,31 @@ pub fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
+
+/// (kind, name, path) of the programs and C libraries among cargo's JSON messages.
+pub fn artifacts(messages: &str) -> Vec<(String, String, PathBuf)> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let built = messages.filter(|message| message["reason"] == "compiler-artifact").filter_map(|message| {
+        let kind = message["target"]["kind"][0].as_str()?.to_owned();
+        let name = message["target"]["name"].as_str()?.to_owned();
+        let library = || message["filenames"].as_array()?.iter().filter_map(|file| file.as_str()).find(|file| file.ends_with(".so"));
+        let path = message["executable"].as_str().or_else(|| if kind == "cdylib" { library() } else { None })?;
+        Some((kind, name, PathBuf::from(path)))
+    });
+    built.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_and_libraries() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"a"},"filenames":["/t/liba.rlib"],"executable":null}
+{"reason":"compiler-artifact","target":{"kind":["test"],"name":"forward"},"filenames":["/t/forward-1"],"executable":"/t/forward-1"}
+{"reason":"compiler-artifact","target":{"kind":["cdylib"],"name":"c"},"filenames":["/t/libc.so"],"executable":null}
+{"reason":"build-finished","success":true}"#;
+        let expected = [("test", "forward", "/t/forward-1"), ("cdylib", "c", "/t/libc.so")];
+        assert_eq!(artifacts(messages), expected.map(|(kind, name, path)| (kind.to_owned(), name.to_owned(), PathBuf::from(path))));
+    }
+}

@@ -9,8 +9,9 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 logs=${1:-$here/logs}
 filter=${2:-}
 limit=${TEST_TIMEOUT_S:-300}
-mkdir -p "$logs" || exit 1
-export HOPPER_ATTENTION_TEST_DATA="$here/tests/data"
+mkdir -p "$logs" && logs=$(cd "$logs" && pwd) || exit 1
+# A machine where nothing can run has not passed.
+export HOPPER_ATTENTION_REQUIRE_DEVICE=1 HOPPER_ATTENTION_REPORT_DIR="$logs"
 
 echo "commit $(head -n 1 "$here/COMMIT")$(sed -n '2,$s/^/  /p' "$here/COMMIT")"
 nvidia-smi --query-gpu=index,name,driver_version,compute_cap --format=csv,noheader 2>&1 | sed 's/^/gpu /'
@@ -26,7 +27,7 @@ for program in "$here"/device-tests/*; do
     status=$?
     result=$(grep '^test result: ' "$log" | tail -n 1)
     case $status in
-        0) ;;
+        0) grep -v '^test \|^running \|^$' "$log" | sed 's/^/    /' ;;
         124 | 137) result="TIMED OUT after $limit s. ${result:-the last line: $(tail -n 1 "$log")}" ;;
         *) result="${result:-ended with status $status before its summary; the last line: $(tail -n 1 "$log")}" ;;
     esac

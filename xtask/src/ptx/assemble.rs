@@ -5,6 +5,7 @@ use crate::tools::Tools;
 use crate::workspace::output_of;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -58,10 +59,11 @@ pub fn assemble(files: &[EntryFile], tools: &Tools, scratch: &Path, sass: Option
         }
         drop(sender);
         for (done, (index, result)) in (1..).zip(receiver) {
-            eprint!("\r  ptxas {done}/{}", files.len());
+            if std::io::stderr().is_terminal() {
+                eprint!("\r  ptxas {done}/{}{}", files.len(), if done == files.len() { "\n" } else { "" });
+            }
             results[index] = Some(result);
         }
-        eprintln!();
     });
     Ok(files.iter().zip(results).map(|(file, result)| (file.name.clone(), result.expect("every file was taken once"))).collect())
 }
