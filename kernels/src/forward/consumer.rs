@@ -99,16 +99,24 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
             output: K::Output::ZERO,
             probabilities: K::Scores::PACKED_ZERO,
         };
-        let range = self.block_range(&work);
-        // SAFETY: the whole warpgroup, converged; producers and consumers agree on the range, so every stage that is waited for is filled.
+        // The CTA's key tiles, all of which come through the rings, and those that this warpgroup's rows see. Without a mask the two are
+        // equal, but for warpgroups beyond the last row, which then compute what is never stored.
+        let visited = self.block_range(tile.m_block * K::TILE.tile_m, K::TILE.tile_m).n_block_max;
+        let own = self.block_range(first_row, WARPGROUP_ROWS);
+        // SAFETY: the whole warpgroup, converged; producers and consumers agree on the tiles, so every stage that is waited for is filled.
         unsafe {
             self.q_ring.consumer_wait(self.q_state);
-            if range.n_block_max == 0 {
+            let mut n_block = visited;
+            while K::TILE.causal && n_block > own.n_block_max {
+                n_block -= 1;
+                self.skip_step(n_block);
+            }
+            if n_block == 0 {
                 self.release_previous_q(is_first);
             } else {
-                let mut n_block = range.n_block_max - 1;
+                n_block -= 1;
                 self.first_step(&mut work, n_block, is_first);
-                while n_block > range.n_block_unmasked {
+                while K::TILE.causal && n_block > own.n_block_unmasked {
                     n_block -= 1;
                     self.step::<true>(&mut work, n_block);
                 }
@@ -125,14 +133,32 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         }
     }
 
-    /// The key tiles of this CTA's row tile, of which those without a mask are counted by this warpgroup's own rows.
+    /// The key tiles that `rows` rows from `first_row` on see.
     #[inline(always)]
-    fn block_range(&self, work: &Work<K>) -> BlockRange {
-        let (params, shape) = (self.cta.params, K::TILE);
-        let of_rows = |rows, first| block_range(shape.causal, rows, shape.tile_n, first, params.seqlen_q, params.seqlen_k);
-        BlockRange {
-            n_block_max: of_rows(shape.tile_m, work.tile.m_block * shape.tile_m).n_block_max,
-            n_block_unmasked: of_rows(WARPGROUP_ROWS, work.first_row).n_block_unmasked,
+    fn block_range(&self, first_row: u32, rows: u32) -> BlockRange {
+        let params = self.cta.params;
+        block_range(K::TILE.causal, rows, K::TILE.tile_n, first_row, params.seqlen_q, params.seqlen_k)
+    }
+
+    /// A key tile that other warpgroups of the CTA see, and this one does not: gives the stages back, and the turn that a step would take.
+    ///
+    /// # Safety
+    /// As [`Consumer::run`].
+    #[inline(always)]
+    unsafe fn skip_step(&mut self, n_block: u32) {
+        // SAFETY: the caller's. A stage is released only once it is full: sooner, the arrival might count for the stage's last round.
+        unsafe {
+            self.cta.k_ring().consumer_wait(self.k_state);
+            self.cta.k_ring().consumer_release(self.k_state, self.lane);
+            self.k_state.advance();
+            // A row tile takes one turn less than it has key tiles.
+            if n_block > 0 {
+                self.take_turn();
+                self.pass_turn();
+            }
+            self.cta.v_ring().consumer_wait(self.v_state);
+            self.cta.v_ring().consumer_release(self.v_state, self.lane);
+            self.v_state.advance();
         }
     }
 

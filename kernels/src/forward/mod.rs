@@ -107,11 +107,7 @@ pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: 
     const { K::CONSISTENT };
     const { assert!(Q_STAGES == K::TILE.q_stages && PRODUCER_REGISTERS == K::TILE.registers().0 && MATH_REGISTERS == K::TILE.registers().1) };
 
-    let cta = Cta {
-        maps,
-        params,
-        smem: SmemLayout::new(K::TILE, memory::dynamic_smem()),
-    };
+    let cta = Cta { maps, params, smem: SmemLayout::new(K::TILE, memory::dynamic_smem()) };
     let q_ring = Ring::<Q_STAGES>::new(cta.smem.q_barriers);
     let thread = register::thread_idx();
     let lane = thread % 32;
