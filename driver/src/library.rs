@@ -1,5 +1,6 @@
 //! The driver's shared library, opened once for the process and never closed.
 
+use std::error::Error;
 use std::ffi::{CStr, OsString, c_int, c_void};
 use std::sync::OnceLock;
 
@@ -7,7 +8,7 @@ use libloading::Library as SharedObject;
 
 use crate::CUresult;
 
-/// Environment variable that names the library to open instead of the system's CUDA driver.
+/// Environment variable that names the library to open instead of the system's CUDA driver; empty counts as unset.
 pub const DRIVER_VARIABLE: &str = "HOPPER_ATTENTION_DRIVER";
 
 #[cfg(not(windows))]
@@ -65,18 +66,21 @@ impl Library {
     /// The process's driver: opened by the first call, whose outcome every later call repeats.
     pub(crate) fn get() -> Result<&'static Self, LoadError> {
         static LIBRARY: OnceLock<Result<Library, LoadError>> = OnceLock::new();
-        LIBRARY.get_or_init(|| Self::open(std::env::var_os(DRIVER_VARIABLE))).as_ref().map_err(Clone::clone)
+        LIBRARY.get_or_init(|| Self::open(std::env::var_os(DRIVER_VARIABLE).filter(|name| !name.is_empty()))).as_ref().map_err(Clone::clone)
     }
 
-    fn open(named: Option<OsString>) -> Result<Self, LoadError> {
+    pub(crate) fn open(named: Option<OsString>) -> Result<Self, LoadError> {
         let file = named.clone().unwrap_or_else(|| SYSTEM_DRIVER.into());
         let name = file.to_string_lossy().into_owned();
         // SAFETY: loading runs the library's initialisers. The system's driver is made to be loaded at any time; a library named by
         // the environment is the user's to answer for.
         match unsafe { SharedObject::new(&file) } {
             Ok(object) => Ok(Self { object, name }),
-            Err(error) if named.is_some() => Err(LoadError::Named { path: name, reason: error.to_string() }),
-            Err(error) => Err(LoadError::NoDriver { reason: error.to_string() }),
+            Err(error) => {
+                // libloading's own words only say which call failed; the loader's are in the source.
+                let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+                Err(if named.is_some() { LoadError::Named { path: name, reason } } else { LoadError::NoDriver { reason } })
+            }
         }
     }
 
@@ -105,5 +109,18 @@ impl Library {
         unsafe { call(&mut version) }.ok().ok()?;
         let version = u32::try_from(version).ok()?;
         Some((version / 1000, version % 1000 / 10))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_library_that_is_missing() {
+        let error = Library::open(Some("/nowhere/libcuda.so.1".into())).err().expect("no such file");
+        assert!(matches!(&error, LoadError::Named { path, .. } if path == "/nowhere/libcuda.so.1"), "{error:?}");
+        assert!(error.to_string().starts_with("HOPPER_ATTENTION_DRIVER names '/nowhere/libcuda.so.1', which cannot be opened"), "{error}");
+        assert!(error.to_string().contains("No such file"), "the loader's own words: {error}");
     }
 }

@@ -4,6 +4,8 @@ use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 use std::sync::OnceLock;
 
 use crate::library::{Library, LoadError};
+#[cfg(test)]
+use crate::test_support::{Class, Signature};
 use crate::types::*;
 
 /// One line a function, as `cuda.h` declares it; the name is the one that the library exports, version suffix included.
@@ -17,6 +19,9 @@ macro_rules! driver_table {
 
         #[allow(non_snake_case, clippy::too_many_arguments)]
         impl Driver {
+            /// The names that a library must export to serve as driver.
+            pub const SYMBOLS: &[&str] = &[$(stringify!($name)),*];
+
             fn load(library: &Library) -> Result<Self, LoadError> {
                 Ok(Self {
                     $($name: {
@@ -40,6 +45,12 @@ macro_rules! driver_table {
                     unsafe { (self.$name)($($arg),*) }
                 }
             )*
+        }
+
+        /// How each function is called, for comparison with other declarations of it.
+        #[cfg(test)]
+        fn signatures() -> Vec<(&'static str, Vec<Class>)> {
+            vec![$((stringify!($name), <unsafe extern "C" fn($($type),*) -> CUresult>::classes())),*]
         }
     };
 }
@@ -147,5 +158,64 @@ impl Driver {
     pub fn get() -> Result<&'static Self, LoadError> {
         static DRIVER: OnceLock<Result<Driver, LoadError>> = OnceLock::new();
         DRIVER.get_or_init(|| Library::get().and_then(Self::load)).as_ref().map_err(Clone::clone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::test_support::{TemporaryFile, compile_library_from};
+
+    /// A library of functions that each return 1000 plus their place in the list.
+    fn library_of(symbols: &[&str], name: &str) -> TemporaryFile {
+        let function = |(place, symbol)| format!("#[unsafe(no_mangle)] extern \"C\" fn {symbol}() -> u32 {{ 1000 + {place} }}\n");
+        compile_library_from(&symbols.iter().enumerate().map(function).collect::<String>(), name)
+    }
+
+    fn load(file: &TemporaryFile) -> Result<Driver, LoadError> {
+        // The library stays open, as in use.
+        Driver::load(Box::leak(Box::new(Library::open(Some(file.as_ref().into()))?)))
+    }
+
+    #[test]
+    fn functions_are_found_by_name() {
+        let driver = load(&library_of(Driver::SYMBOLS, "complete")).expect("every function is there");
+        let place = Driver::SYMBOLS.iter().position(|&symbol| symbol == "cuCtxSynchronize").expect("it is in the list");
+        // SAFETY: the function takes no arguments.
+        assert_eq!(unsafe { driver.cuCtxSynchronize() }, CUresult(1000 + place as u32));
+    }
+
+    #[test]
+    fn a_driver_that_is_too_old() {
+        let code = r#"
+            #[unsafe(no_mangle)] extern "C" fn cuInit(_flags: u32) -> u32 { 0 }
+            #[unsafe(no_mangle)] unsafe extern "C" fn cuDriverGetVersion(version: *mut i32) -> u32 { unsafe { *version = 11040 }; 0 }
+        "#;
+        let file = compile_library_from(code, "old");
+        let error = load(&file).err().expect("it lacks most functions");
+        let library = file.as_ref().display().to_string();
+        assert_eq!(error, LoadError::MissingSymbol { library, symbol: "cuGetErrorName", version: Some((11, 4)) });
+        assert!(error.to_string().contains("(CUDA 11.4) has no cuGetErrorName; install a driver for CUDA 12.0"), "{error}");
+    }
+
+    #[test]
+    fn no_function_may_be_missing() {
+        let (last, others) = Driver::SYMBOLS.split_last().expect("functions");
+        let error = load(&library_of(others, "incomplete")).err().expect("it lacks one function");
+        assert!(matches!(error, LoadError::MissingSymbol { symbol, .. } if symbol == *last), "{error}");
+    }
+
+    #[test]
+    fn signatures_agree_with_the_import_list() {
+        let imports: BTreeMap<_, _> = crate::import_shim::tests::signatures().into_iter().collect();
+        let (shared, newer): (Vec<_>, Vec<_>) = signatures().into_iter().partition(|(name, _)| imports.contains_key(name));
+        for (name, classes) in shared {
+            assert_eq!(classes, imports[name], "{name}");
+        }
+        // CUDA 12's, and the one that the shim answers itself.
+        let newer: Vec<_> = newer.into_iter().map(|(name, _)| name).collect();
+        assert_eq!(newer, ["cuGetErrorString", "cuCtxGetId", "cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuStreamGetId"]);
     }
 }

@@ -1,1 +1,78 @@
-//! Under construction.
+//! Fused attention (FlashAttention) for NVIDIA Hopper GPUs in pure Rust: `O = softmax(softmax_scale * Q K^T + mask) V` and its log-sum-exp,
+//! without ever storing the matrix of logits. The kernels are written in Rust and built in as PTX: to use them takes stable Rust and the
+//! NVIDIA driver (CUDA 12.3 or newer), no CUDA toolkit and no C++ compiler.
+//!
+#![cfg_attr(feature = "cust", doc = "```no_run")]
+#![cfg_attr(not(feature = "cust"), doc = "```ignore")]
+//! use half::bf16;
+//! use hopper_attention::{Attention, Layout, Tensor};
+//!
+//! let _context = cust::quick_init()?;
+//! // Tensors are [batch, seqlen, heads, head_dim]. Here 32 query heads share 8 key heads.
+//! let (q_layout, kv_layout) = (Layout::bshd([1, 4096, 32, 128]), Layout::bshd([1, 4096, 8, 128]));
+//! let values = vec![bf16::ONE; 4096 * 32 * 128];
+//! let q = Tensor::from_slice(&values, q_layout)?;
+//! let k = Tensor::from_slice(&values, kv_layout)?;
+//! let v = Tensor::from_slice(&values, kv_layout)?;
+//!
+//! let output = Attention::new().causal(true).forward(&q, &k, &v)?;
+//! let o: Vec<bf16> = output.o.to_vec()?; // [1, 4096, 32, 128]
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Layers
+//!
+//! - [`Attention`], [`Tensor`], [`TensorView`]: for users of the crate `cust` (feature `cust`, on by default). [`Attention::forward`] is safe
+//!   and waits; [`Attention::forward_into`] is unsafe and enqueues.
+//! - [`raw`]: device addresses, a raw stream and the current context, for users of candle, cudarc, burn or anything else. With
+//!   `default-features = false` nothing else is built, and building it takes no environment variable.
+//! - [`mod@reference`]: the same attention on the CPU, to judge results by.
+//!
+//! # What is computed
+//!
+//! | | |
+//! |---|---|
+//! | elements | f16 and bf16; products accumulate in f32, the softmax is f32 |
+//! | head_dim | every multiple of 8 up to 256 |
+//! | lengths | seqlen_q and seqlen_k independent, 0 to 2^31 - 1025, no multiples of anything |
+//! | mask | none, or causal, aligned to the bottom right: query `i` sees key `j <= i + seqlen_k - seqlen_q` |
+//! | heads | num_heads any multiple of num_heads_k |
+//! | strides | any of batch, sequence and heads that are multiples of 8 elements, see [`Layout`]; inputs may be broadcast over batch and heads |
+//! | GPU | compute capability 9.0: H100, H200, GH200 and their kin |
+//!
+//! Results are bitwise repeatable, and a row's result does not depend on the rest of the batch.
+//!
+//! A row that sees no key, or only logits of -inf, has `O = 0` and `LSE = -inf`. NaN or infinity in Q or K reaches only the rows that see it; in V
+//! it reaches every row of the query tiles that visit its key tile, since the tensor core multiplies it by 0 (as in FlashAttention-3
+//! and cuDNN). Keys beyond seqlen_k reach nothing, whatever lies there in memory.
+//!
+//! # Environment variables
+//!
+//! | | |
+//! |---|---|
+//! | `HOPPER_ATTENTION_DRIVER` | path of a library to open instead of `libcuda.so.1` |
+//! | `HOPPER_ATTENTION_PTX_DIR` | folder of PTX files to use instead of the built-in ones, see [`raw::set_ptx_dir`] |
+
+#![cfg_attr(not(feature = "cust"), allow(rustdoc::broken_intra_doc_links))] // the overview names what the feature would add
+
+#[cfg(feature = "cust")]
+mod attention;
+mod context;
+mod error;
+mod kernels;
+mod launch;
+mod layout;
+mod plan;
+pub mod raw;
+pub mod reference;
+mod slots;
+#[cfg(feature = "cust")]
+mod tensor;
+
+#[cfg(feature = "cust")]
+pub use attention::{Attention, Output};
+pub use error::Error;
+pub use hopper_attention_kernels::config::DType;
+pub use layout::{Dim, Layout};
+#[cfg(feature = "cust")]
+pub use tensor::{Element, Tensor, TensorView, TensorViewMut};

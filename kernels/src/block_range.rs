@@ -12,9 +12,12 @@ pub struct BlockRange {
     pub n_block_unmasked: u32,
 }
 
-/// The key tiles that rows `first_row..first_row + tile_m` visit. Lengths are at most [`crate::params::MAX_SEQLEN`].
+/// The key tiles that rows `first_row..first_row + tile_m` visit, of which those from `seqlen_q` on do not exist. Lengths are at most [`crate::params::MAX_SEQLEN`].
 #[inline(always)]
 pub const fn block_range(causal: bool, tile_m: u32, tile_n: u32, first_row: u32, seqlen_q: u32, seqlen_k: u32) -> BlockRange {
+    if first_row >= seqlen_q {
+        return BlockRange { n_block_max: 0, n_block_unmasked: 0 };
+    }
     // Keys that the last row of the tile sees, and the first; the others lie between.
     let (seen_by_last, seen_by_first) = if causal {
         let offset = seqlen_k as i32 - seqlen_q as i32;
@@ -52,7 +55,7 @@ mod tests {
         let tiles = seqlen_k.div_ceil(tile_n);
         let keys = |tile: u32| tile * tile_n..(tile + 1) * tile_n;
         let n_block_max = (0..tiles).filter(|&tile| keys(tile).any(|key| rows().any(|row| sees(row, key)))).count() as u32;
-        let n_block_unmasked = (0..tiles).take_while(|&tile| keys(tile).all(|key| rows().all(|row| sees(row, key)))).count() as u32;
+        let n_block_unmasked = (0..n_block_max).take_while(|&tile| keys(tile).all(|key| rows().all(|row| sees(row, key)))).count() as u32;
         BlockRange { n_block_max, n_block_unmasked }
     }
 
@@ -63,7 +66,7 @@ mod tests {
             for (tile_m, tile_n) in [(8, 8), (12, 8), (8, 5)] {
                 for seqlen_q in lengths.into_iter().filter(|&length| length > 0) {
                     for seqlen_k in lengths {
-                        for first_row in (0..seqlen_q).step_by(tile_m as usize) {
+                        for first_row in (0..seqlen_q + tile_m).step_by(tile_m as usize) {
                             let arguments = (causal, tile_m, tile_n, first_row, seqlen_q, seqlen_k);
                             let got = block_range(causal, tile_m, tile_n, first_row, seqlen_q, seqlen_k);
                             assert_eq!(got, by_definition(causal, tile_m, tile_n, first_row, seqlen_q, seqlen_k), "{arguments:?}");

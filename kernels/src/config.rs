@@ -30,8 +30,8 @@ pub const WARPGROUP_ROWS: u32 = 64;
 pub const WARPGROUP_THREADS: u32 = 128;
 /// Stages of the K ring and of the V ring.
 pub const KV_STAGES: u32 = 2;
-/// Bytes kept for mbarriers behind the tiles.
-pub const BARRIER_BYTES: u32 = 128;
+/// Bytes kept behind the tiles for mbarriers and for the ranks of the tiles under way.
+pub const BARRIER_BYTES: u32 = 256;
 /// Shared memory that one CTA can have on compute capability 9.0.
 pub const MAX_SMEM_BYTES: u32 = 227 * 1024;
 
@@ -48,6 +48,8 @@ pub struct TileConfig {
     pub tile_n: u32,
     /// Q buffers: with two, the next tile's Q arrives while this one computes.
     pub q_stages: u32,
+    /// Whether CTAs draw tiles from a counter, if the launch has one: pays where tiles differ in length.
+    pub dynamic: bool,
     /// Whether the math warpgroups take turns at the tensor cores.
     pub ping_pong: bool,
     /// The running maximum is left stale, and O not rescaled, while it is at most this much too small (log2 units). 0: always exact.
@@ -85,11 +87,12 @@ impl TileConfig {
         self.q_stages * self.math_warpgroups() * self.q_warpgroup_bytes() + 2 * KV_STAGES * self.kv_bytes() + BARRIER_BYTES
     }
 
-    /// Registers of a producer thread and of a math thread, after `setmaxnreg`. Together they stay within the 64 Ki of an SM.
+    /// Registers of a producer thread and of a math thread, after `setmaxnreg`. Together they stay within the 64 Ki of an SM. Drawing
+    /// tiles takes a producer more of them, where there are more.
     pub const fn registers(&self) -> (u32, u32) {
-        match self.math_warpgroups() {
-            1 => (56, 256 - 8),
-            2 => (24, 240),
+        match (self.math_warpgroups(), self.dynamic) {
+            (2, false) => (24, 240),
+            (2, true) => (40, 232),
             _ => (32, 160),
         }
     }
@@ -102,13 +105,13 @@ impl TileConfig {
         assert!(self.smem_bytes() <= MAX_SMEM_BYTES, "shared memory");
         let (producer, math) = self.registers();
         assert!(WARPGROUP_THREADS * (producer + math * self.math_warpgroups()) <= 64 * 1024, "register file");
-        // S, P and O live in registers at once, beside about 32 for addresses and the softmax state.
-        assert!(self.tile_n / 2 + self.tile_n / 4 + self.head_dim / 2 + 32 <= math, "registers of a math thread");
+        // S, P and O live in registers at once, beside about 24 for addresses and the softmax state.
+        assert!(self.tile_n / 2 + self.tile_n / 4 + self.head_dim / 2 + 24 <= math, "registers of a math thread");
     }
 }
 
 const fn tile(head_dim: u32, causal: bool, tile_m: u32, tile_n: u32, q_stages: u32) -> TileConfig {
-    TileConfig { head_dim, causal, tile_m, tile_n, q_stages, ping_pong: true, rescale_threshold: 8.0 }
+    TileConfig { head_dim, causal, tile_m, tile_n, q_stages, dynamic: causal, ping_pong: true, rescale_threshold: 8.0 }
 }
 
 /// Every forward kernel's shape, by head_dim, full before causal.

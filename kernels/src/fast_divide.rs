@@ -17,6 +17,7 @@ impl FastDivisor {
     pub const MAX: u32 = i32::MAX as u32;
 
     /// Prepares the division by `divisor`; `None` unless it lies in `1..=FastDivisor::MAX`.
+    #[inline]
     pub const fn new(divisor: u32) -> Option<Self> {
         if divisor == 0 || divisor > Self::MAX {
             return None;

@@ -1,12 +1,31 @@
 //! Fused attention for NVIDIA Hopper (sm_90a): the kernels, and the plain data that the host shares with them.
 //!
-//! For the `nvptx64-nvidia-cuda` target this crate is the kernels ([`entry`], [`forward`], [`ptx`]); for any other target only the shared
-//! and pure parts remain, which the host library uses and whose tests run on the host.
+//! For the `nvptx64-nvidia-cuda` target this crate is the kernels (`entry`, `forward`, `pipeline`, `ptx`); for any other target only the
+//! shared and pure parts remain, which the host library uses and whose tests run on the host.
 #![no_std]
-#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch, stdarch_nvptx))]
+#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch))]
+// Kernel entries pass structs by value; the host knows their layout from `params`.
+#![cfg_attr(target_arch = "nvptx64", allow(improper_ctypes_definitions))]
 
 pub mod block_range;
 pub mod config;
 pub mod fast_divide;
+pub mod layout;
 pub mod params;
 pub mod schedule;
+
+#[cfg(target_arch = "nvptx64")]
+pub mod entry;
+#[cfg(target_arch = "nvptx64")]
+pub mod forward;
+#[cfg(target_arch = "nvptx64")]
+pub mod pipeline;
+#[cfg(target_arch = "nvptx64")]
+pub mod ptx;
+
+/// Nothing in the kernels can panic; what the compiler cannot prove ends up here, and the PTX check refuses it.
+#[cfg(all(target_arch = "nvptx64", not(test)))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    loop {}
+}

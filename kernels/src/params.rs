@@ -32,6 +32,10 @@ pub struct CoordinateSteps {
 pub struct ForwardParams {
     /// Device address of the log-sum-exp, f32 `[batch, num_heads, seqlen_q]`, contiguous; 0 to leave it out.
     pub lse: u64,
+    /// Device address of this launch's [`crate::schedule::SchedulerSlot`], or 0 for the static order (shapes that are not `dynamic` never
+    /// read it). The host keeps a table of slots per context, zeroed once: an eager launch takes the slot of its stream, whose launches are
+    /// ordered; a captured one that of its capture and stream; with no slot left the order is static.
+    pub scheduler: u64,
     /// Tiles and their order.
     pub schedule: TileSchedule,
     /// Query heads per key head.

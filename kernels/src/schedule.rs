@@ -1,18 +1,15 @@
 //! The order in which a persistent grid walks the tiles of one forward pass.
 //!
-//! A tile is `tile_m` query rows of one head of one batch entry. The order is static: it is a function of the tile count and the grid
-//! alone, so launches in flight share no counter and a captured launch may be replayed, twice at once if need be.
+//! A tile is `tile_m` query rows of one head of one batch entry. Tiles are ranked:
 //!
 //! ```text
-//! for turn in 0.. {
-//!     rank = turn * grid + (turn is even ? cta : grid - 1 - cta)     // boustrophedon: a CTA that got a long tile gets a short one next
-//!     if rank >= num_tiles { break }
-//!     section, r = divmod(rank, heads_per_section * m_blocks)        // a section's K and V fit the L2 cache
-//!     from_last, h = divmod(r, heads in this section)                // the last rows first: under a causal mask they are the longest
-//! }
+//! section, r = divmod(rank, heads_per_section * m_blocks)        // a section's K and V fit the L2 cache
+//! from_last, h = divmod(r, heads in this section)                // the last rows first: under a causal mask they are the longest
 //! ```
 //!
-//! The order moves no result: a tile's arithmetic depends on nothing but its own rows.
+//! A CTA's first tile has its own index as rank. After that it either goes on in steps of the grid, or draws from a counter
+//! ([`SchedulerSlot`]), so that whoever finishes early takes the next longest. The order moves no result: a tile's arithmetic depends on
+//! nothing but its own rows.
 
 use crate::fast_divide::FastDivisor;
 
@@ -25,6 +22,18 @@ pub struct Tile {
     pub head_idx: u32,
     /// Batch entry.
     pub batch_idx: u32,
+}
+
+/// The counter from which the CTAs of one launch draw tiles, in device memory; zero between launches, since the last CTA resets it.
+///
+/// Launches that may be in flight at once must not share one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SchedulerSlot {
+    /// Tiles drawn beyond the first of each CTA.
+    pub drawn: u32,
+    /// CTAs that have found no more tiles.
+    pub finished: u32,
 }
 
 /// The tiles of a problem and their order; made by the host, read by the kernel.
@@ -44,6 +53,7 @@ impl TileSchedule {
     /// The schedule of `batch * num_heads` heads of `m_blocks` row tiles each, taken `section_heads` heads at a time.
     ///
     /// `None` if an argument is 0 or the tiles number more than `u32::MAX / 4`.
+    #[inline]
     pub const fn new(batch: u64, num_heads: u64, m_blocks: u64, section_heads: u64) -> Option<Self> {
         const LIMIT: u64 = (u32::MAX / 4) as u64;
         if batch == 0 || num_heads == 0 || m_blocks == 0 || section_heads == 0 {
@@ -82,12 +92,9 @@ impl TileSchedule {
         self.num_tiles
     }
 
-    /// The `turn`-th tile of CTA `cta` among `grid`, or `None` when the CTA has done all of its own.
+    /// The tile of this rank, or `None` if there are fewer tiles.
     #[inline(always)]
-    pub const fn tile(&self, turn: u32, cta: u32, grid: u32) -> Option<Tile> {
-        let place = if turn & 1 == 0 { cta } else { grid - 1 - cta };
-        // Below 2^31: a turn begins below num_tiles + grid, and both are at most u32::MAX / 4.
-        let rank = turn * grid + place;
+    pub const fn tile(&self, rank: u32) -> Option<Tile> {
         if rank >= self.num_tiles {
             return None;
         }
@@ -114,9 +121,7 @@ mod tests {
             for grid in [1, 2, 7, 132] {
                 let mut seen = HashSet::new();
                 for cta in 0..grid {
-                    // A CTA stops at its first None, so no later turn may hold a tile.
-                    let turns = (0..).map_while(|turn| schedule.tile(turn, cta, grid));
-                    for tile in turns {
+                    for tile in (cta..).step_by(grid as usize).map_while(|rank| schedule.tile(rank)) {
                         assert!((tile.batch_idx as u64) < batch && (tile.head_idx as u64) < heads && (tile.m_block as u64) < m_blocks);
                         assert!(seen.insert((tile.m_block, tile.head_idx, tile.batch_idx)), "{tile:?} twice");
                     }
@@ -127,13 +132,15 @@ mod tests {
     }
 
     #[test]
-    fn causal_work_is_even() {
-        // 256 heads of 8 row tiles, costs 1..=8: the busiest of 132 CTAs has at most one longest tile above the mean.
-        let schedule = TileSchedule::new(16, 16, 8, 256).unwrap();
-        let work = |cta| (0..).map_while(|turn| schedule.tile(turn, cta, 132)).map(|tile| tile.m_block + 1).sum::<u32>();
-        let busiest = (0..132).map(work).max().unwrap();
-        let mean = 256 * 36 / 132;
-        assert!(busiest <= mean + 8, "{busiest} against a mean of {mean}");
+    fn longest_first_within_a_section() {
+        let schedule = TileSchedule::new(2, 3, 4, 2).unwrap();
+        let order: std::vec::Vec<_> = (0..).map_while(|rank| schedule.tile(rank)).collect();
+        assert_eq!(order[0], Tile { m_block: 3, head_idx: 0, batch_idx: 0 });
+        assert_eq!(order[1], Tile { m_block: 3, head_idx: 1, batch_idx: 0 });
+        assert_eq!(order[2], Tile { m_block: 2, head_idx: 0, batch_idx: 0 });
+        assert_eq!(order[8], Tile { m_block: 3, head_idx: 2, batch_idx: 0 });
+        assert_eq!(order[9], Tile { m_block: 3, head_idx: 0, batch_idx: 1 });
+        assert_eq!(order[23], Tile { m_block: 0, head_idx: 2, batch_idx: 1 });
     }
 
     #[test]

@@ -1,1 +1,27 @@
-//! Under construction.
+//! What the device tests of hopper-attention are made of.
+//!
+//! A [`Case`] describes one attention; [`check_case`] draws its [`Inputs`], puts them into guarded device memory ([`DeviceProblem`]), runs the
+//! library, and judges the output by the CPU references ([`judge`]). The test programs in `tests/` are tables of cases, and tests of what
+//! no single call shows: streams, graphs, contexts, devices. [`Profile`] says how much of it runs.
+
+pub mod activations;
+mod case;
+mod device_problem;
+mod failure;
+pub mod gpu;
+pub mod judge;
+mod placement;
+mod profile;
+pub mod report;
+mod run;
+pub mod trials;
+mod values;
+
+pub use case::{Case, Edit, ElementType, Number, Operand, TestElement};
+pub use device_problem::{DeviceProblem, Output};
+pub use failure::Failure;
+pub use placement::Placement;
+pub use profile::Profile;
+pub use run::{check_case, check_cases, check_output, explain};
+pub use trials::{DeviceTest, Needs};
+pub use values::{Inputs, Values, random_bits};

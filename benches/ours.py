@@ -1,0 +1,82 @@
+"""This library as a contestant, through the C entry points of capi/ (capi/src/lib.rs declares them)."""
+import contextlib
+import ctypes
+import os
+import shutil
+import tempfile
+
+import torch
+
+PTX_DIR_VARIABLE = "HOPPER_ATTENTION_PTX_DIR"
+
+
+class CTensor(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_uint64), ("shape", ctypes.c_uint64 * 4), ("strides", ctypes.c_uint64 * 3), ("dtype", ctypes.c_int32)]
+
+    @classmethod
+    def of(cls, x):
+        """A view [batch, seqlen, heads, head_dim]. The tensor must outlive it."""
+        assert x.stride(3) == 1
+        return cls(x.data_ptr(), tuple(x.shape), tuple(x.stride()[:3]), {torch.float16: 0, torch.bfloat16: 1}[x.dtype])
+
+
+class Ours:
+    """One build of the library, `[label=]file[@ptx_dir]`. Each is loaded from a copy of its own, so that builds, and the same build with
+    other kernels, do not share state."""
+    kind = "ours"
+    selected = staticmethod(contextlib.nullcontext)
+
+    def __init__(self, spec):
+        label, _, rest = spec.rpartition("=")
+        file, _, ptx_dir = rest.partition("@")
+        self.name = label or "ours"
+        self.ptx_dir = os.path.abspath(ptx_dir) if ptx_dir else None
+        self.folder = tempfile.TemporaryDirectory()
+        # A path without a slash would be looked for where the system keeps its libraries.
+        self.library = ctypes.CDLL(shutil.copy(os.path.abspath(file), os.path.join(self.folder.name, "library.so")))
+        self.library.hopper_attention_last_error.restype = ctypes.c_char_p
+        self.library.hopper_attention_forward.argtypes = [
+            *[ctypes.POINTER(CTensor)] * 4, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int32, ctypes.POINTER(ctypes.c_float), ctypes.c_void_p]
+
+    def prepare(self, problem):
+        """Enqueues a forward pass when called and returns O; its attribute `lse` is [batch, num_heads, seqlen_q]."""
+        with ptx_dir(self.ptx_dir):
+            call = Call(self.library, problem)
+            # The library reads the variable when it loads its first kernel.
+            call()
+        return call
+
+
+class Call:
+    def __init__(self, library, problem):
+        cell = problem.cell
+        self.library = library
+        self.o = problem.tensor(torch.empty, cell.seqlen_q, cell.num_heads).fill_(torch.nan)
+        self.lse = torch.full((cell.batch, cell.num_heads, cell.seqlen_q), torch.nan, device=problem.device)
+        # The arguments point into these.
+        self.problem, self.scale = problem, ctypes.c_float(problem.scale)
+        self.tensors = [CTensor.of(x) for x in (problem.q, problem.k, problem.v, self.o)]
+        self.arguments = (
+            *map(ctypes.byref, self.tensors), self.lse.data_ptr(), self.lse.numel(), int(cell.causal), ctypes.byref(self.scale),
+            torch.cuda.current_stream().cuda_stream)
+
+    def __call__(self):
+        code = self.library.hopper_attention_forward(*self.arguments)
+        if code:
+            raise RuntimeError(f"{self.library.hopper_attention_last_error().decode()} (code {code})")
+        return self.o
+
+
+@contextlib.contextmanager
+def ptx_dir(folder):
+    """The environment names `folder` inside; None leaves it alone."""
+    before = os.environ.get(PTX_DIR_VARIABLE)
+    if folder:
+        os.environ[PTX_DIR_VARIABLE] = folder
+    try:
+        yield
+    finally:
+        if folder:
+            os.environ.pop(PTX_DIR_VARIABLE)
+            if before is not None:
+                os.environ[PTX_DIR_VARIABLE] = before

@@ -1,0 +1,137 @@
+//! Attention on the tensors of [`crate::Tensor`] and the streams of cust.
+
+use std::ptr;
+
+use cust::memory::{DeviceBuffer, DeviceSlice};
+use cust::stream::Stream;
+
+use crate::error::{check, driver};
+use crate::{Element, Error, Tensor, TensorView, TensorViewMut, raw};
+
+/// What to compute: `O = softmax(softmax_scale * Q K^T + mask) V`, with the options set one by one.
+///
+/// ```no_run
+/// use half::bf16;
+/// use hopper_attention::{Attention, Layout, Tensor};
+///
+/// let _context = cust::quick_init()?;
+/// let x = Tensor::<bf16>::zeroed(Layout::bshd([2, 1000, 16, 128]))?; // [batch, seqlen, heads, head_dim]
+/// let output = Attention::new().causal(true).forward(&x, &x, &x)?;
+/// assert_eq!(output.o.shape(), [2, 1000, 16, 128]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[must_use]
+pub struct Attention {
+    options: raw::Options,
+}
+
+/// What attention computes.
+#[derive(Debug)]
+pub struct Output<T> {
+    /// `[batch, seqlen_q, num_heads, head_dim]`, contiguous. A row that sees no key is 0.
+    pub o: Tensor<T>,
+    /// Log-sum-exp of each row's scaled logits, natural logarithm, `[batch, num_heads, seqlen_q]`. A row that sees no key has -inf.
+    pub lse: DeviceBuffer<f32>,
+}
+
+impl Attention {
+    /// Without a mask, and with a softmax_scale of `1 / sqrt(head_dim)`.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether query `i` sees only the keys `j <= i + seqlen_k - seqlen_q`: aligned to the bottom right.
+    pub fn causal(self, causal: bool) -> Self {
+        Self { options: raw::Options { causal, ..self.options } }
+    }
+
+    /// The factor of the logits, finite and above 0.
+    pub fn softmax_scale(self, softmax_scale: f32) -> Self {
+        Self { options: raw::Options { softmax_scale: Some(softmax_scale), ..self.options } }
+    }
+
+    /// Whether [`Attention::forward_into`] asks the driver of every address, see [`raw::Options::check_addresses`].
+    /// [`Attention::forward`] always does.
+    pub fn check_addresses(self, check_addresses: bool) -> Self {
+        Self { options: raw::Options { check_addresses, ..self.options } }
+    }
+
+    /// The options, for the [`raw`] layer.
+    pub fn as_raw(&self) -> &raw::Options {
+        &self.options
+    }
+
+    /// Loads the kernel for a head_dim into the current context, if it is not there yet: some tenths of a second that the first call
+    /// saves.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`raw::prepare`].
+    pub fn prepare<T: Element>(&self, head_dim: usize) -> Result<(), Error> {
+        raw::prepare(head_dim, T::DTYPE, self.options.causal)
+    }
+
+    /// Computes attention into new tensors of the current context, and returns when the work is done.
+    ///
+    /// Shapes: `q` is `[batch, seqlen_q, num_heads, head_dim]`, `k` and `v` are `[batch, seqlen_k, num_heads_k, head_dim]`; see
+    /// [`raw::forward`]. The work runs on the legacy default stream, so it follows whatever was enqueued on cust's streams before.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`raw::forward`]; [`Error::Driver`] also if there is no memory for the output, or the work fails.
+    pub fn forward<'a, T: Element>(
+        &self,
+        q: impl Into<TensorView<'a, T>>,
+        k: impl Into<TensorView<'a, T>>,
+        v: impl Into<TensorView<'a, T>>,
+    ) -> Result<Output<T>, Error> {
+        let (q, k, v) = (q.into(), k.into(), v.into());
+        let [batch, seqlen_q, num_heads, _] = q.layout().shape;
+        // SAFETY: the kernel writes every element; where it fails, the tensors are dropped unread.
+        let mut o = unsafe { Tensor::uninitialized(q.layout().shape)? };
+        // O has at least 8 times as many elements, or fewer of both: the product does not overflow where O could be allocated.
+        let rows = if o.layout().is_empty() { 0 } else { batch * num_heads * seqlen_q };
+        // SAFETY: as above.
+        let mut lse = unsafe { DeviceBuffer::<f32>::uninitialized(rows)? };
+        let options = raw::Options { check_addresses: true, ..self.options };
+        let null_stream = ptr::null_mut();
+        // SAFETY: the tensors are borrowed until the end of this function, which waits for the work; their views were checked against
+        // the memory they borrow, and the addresses are checked to be of this context.
+        unsafe {
+            raw::forward(q.as_raw(), k.as_raw(), v.as_raw(), o.view_mut().as_raw(), Some(raw_lse(&mut lse)), &options, null_stream)?;
+            check("cuStreamSynchronize", driver()?.cuStreamSynchronize(null_stream))?;
+        }
+        Ok(Output { o, lse })
+    }
+
+    /// Enqueues attention on `stream`, into the caller's memory, and returns without waiting. `lse` has room for
+    /// `batch * num_heads * seqlen_q` f32; see [`raw::forward`], which this calls.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`raw::forward`].
+    ///
+    /// # Safety
+    ///
+    /// Until the work on `stream` is done (in every replay, if `stream` is being captured) all tensors stay allocated, nothing else
+    /// writes `q`, `k` and `v`, and nothing else reads or writes `o` and `lse`; their borrows end with this call, so the compiler does not see to
+    /// it. All of them, and `stream`, belong to the context that is current on this thread.
+    pub unsafe fn forward_into<'a, T: Element>(
+        &self,
+        q: impl Into<TensorView<'a, T>>,
+        k: impl Into<TensorView<'a, T>>,
+        v: impl Into<TensorView<'a, T>>,
+        o: &mut TensorViewMut<'_, T>,
+        lse: Option<&mut DeviceSlice<f32>>,
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        let (q, k, v) = (q.into(), k.into(), v.into());
+        // SAFETY: passed on to the caller. The views were checked against the memory they borrow.
+        unsafe { raw::forward(q.as_raw(), k.as_raw(), v.as_raw(), o.as_raw(), lse.map(raw_lse), &self.options, stream.as_inner().cast()) }
+    }
+}
+
+fn raw_lse(lse: &mut DeviceSlice<f32>) -> raw::Lse {
+    raw::Lse { address: lse.as_device_ptr().as_raw(), len: lse.len() }
+}

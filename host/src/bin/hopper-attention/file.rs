@@ -1,0 +1,154 @@
+//! Tensors in and out of safetensors files.
+
+use std::path::Path;
+
+use half::{bf16, f16};
+use hopper_attention::{DType, Element, Layout};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+
+use crate::{Order, Result};
+
+/// The tensors of a file.
+pub struct Tensors<'a>(SafeTensors<'a>);
+
+impl<'a> Tensors<'a> {
+    pub fn parse(bytes: &'a [u8]) -> Result<Self> {
+        Ok(Self(SafeTensors::deserialize(bytes).map_err(|error| format!("not a safetensors file: {error}"))?))
+    }
+
+    /// Whether the file has a tensor of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.names().contains(&name)
+    }
+
+    /// A tensor, or an error that says which there are.
+    pub fn get(&self, name: &str) -> Result<TensorView<'a>> {
+        Ok(self.0.tensor(name).map_err(|_| {
+            let mut names = self.0.names();
+            names.sort_unstable();
+            format!("the file has no tensor '{name}'; it has: {}", names.join(", "))
+        })?)
+    }
+
+    /// The kernel's type of a tensor.
+    pub fn dtype(&self, name: &str) -> Result<DType> {
+        match self.get(name)?.dtype() {
+            Dtype::F16 => Ok(DType::F16),
+            Dtype::BF16 => Ok(DType::Bf16),
+            other => Err(format!("{name} is {other:?}, but must be F16 or BF16").into()),
+        }
+    }
+
+    /// A tensor of floating-point numbers of any width.
+    pub fn floats(&self, name: &str) -> Result<(Vec<f64>, Vec<usize>)> {
+        let tensor = self.get(name)?;
+        let bytes = tensor.data();
+        let values = match tensor.dtype() {
+            Dtype::F16 => values(bytes, f16::to_f64),
+            Dtype::BF16 => values(bytes, bf16::to_f64),
+            Dtype::F32 => values(bytes, |value: f32| f64::from(value)),
+            Dtype::F64 => values(bytes, |value: f64| value),
+            other => return Err(format!("{name} is {other:?}, but must be F16, BF16, F32 or F64").into()),
+        };
+        Ok((values, tensor.shape().to_vec()))
+    }
+}
+
+/// The values may lie at any address, aligned or not.
+fn values<T: bytemuck::Pod, U>(bytes: &[u8], convert: impl Fn(T) -> U) -> Vec<U> {
+    bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).map(convert).collect()
+}
+
+/// Q, K and V, each with its layout.
+pub struct Inputs<T> {
+    pub q: (Vec<T>, Layout),
+    pub k: (Vec<T>, Layout),
+    pub v: (Vec<T>, Layout),
+}
+
+impl<T: Element> Inputs<T> {
+    pub fn read(tensors: &Tensors, order: Order) -> Result<Self> {
+        let read = |name: &str| {
+            if tensors.dtype(name)? != T::DTYPE {
+                return Err(format!("{name} is {}, but q is {}", tensors.dtype(name)?.name(), T::DTYPE.name()).into());
+            }
+            let tensor = tensors.get(name)?;
+            Ok::<_, Box<dyn std::error::Error>>((values(tensor.data(), |value: T| value), order.layout(name, tensor.shape())?))
+        };
+        Ok(Self { q: read("q")?, k: read("k")?, v: read("v")? })
+    }
+}
+
+impl Order {
+    /// The layout of a tensor whose dimensions a file has in this order.
+    pub fn layout(self, name: &str, shape: &[usize]) -> Result<Layout> {
+        match (self, shape) {
+            (Self::Bshd, &[batch, seqlen, heads, head_dim]) => Ok(Layout::bshd([batch, seqlen, heads, head_dim])),
+            (Self::Bhsd, &[batch, heads, seqlen, head_dim]) => Ok(Layout::bhsd([batch, seqlen, heads, head_dim])),
+            _ => Err(format!("{name} has the shape {shape:?}, but must have 4 dimensions").into()),
+        }
+    }
+}
+
+/// The elements of a tensor in the order [batch, seqlen, heads, head_dim], from those that lie as `layout` says.
+pub fn in_order_bshd<T: Copy>(values: &[T], layout: &Layout) -> Vec<T> {
+    let Layout { shape: [batch, seqlen, heads, head_dim], strides } = *layout;
+    let starts =
+        (0..batch).flat_map(|b| (0..seqlen).flat_map(move |s| (0..heads).map(move |h| b * strides[0] + s * strides[1] + h * strides[2])));
+    starts.flat_map(|start| &values[start..start + head_dim]).copied().collect()
+}
+
+/// Writes `o`, given in the order [batch, seqlen, heads, head_dim], in the order of the file, and `lse`.
+pub fn write<T: Element>(path: &Path, o: &[T], lse: &[f32], shape: [usize; 4], order: Order) -> Result<()> {
+    let [batch, seqlen, heads, head_dim] = shape;
+    let (o, o_shape) = match order {
+        Order::Bshd => (o.to_vec(), shape.to_vec()),
+        // Seen with seqlen and heads exchanged, the contiguous [b, s, h, d] lies as a [b, h, s, d] would.
+        Order::Bhsd => (in_order_bshd(o, &Layout::bhsd([batch, heads, seqlen, head_dim])), vec![batch, heads, seqlen, head_dim]),
+    };
+    let dtype = match T::DTYPE {
+        DType::F16 => Dtype::F16,
+        DType::Bf16 => Dtype::BF16,
+    };
+    let o = TensorView::new(dtype, o_shape, bytemuck::cast_slice(&o))?;
+    let lse = TensorView::new(Dtype::F32, vec![batch, heads, seqlen], bytemuck::cast_slice(lse))?;
+    let written = safetensors::serialize_to_file([("o", o), ("lse", lse)], None, path);
+    Ok(written.map_err(|error| format!("cannot write {}: {error}", path.display()))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_round_trip_in_both_orders() {
+        let shape = [2, 3, 5, 8];
+        let o: Vec<f16> = (0..240).map(|i| f16::from_f32(i as f32)).collect();
+        let lse: Vec<f32> = (0..30).map(|i| i as f32).collect();
+        for (order, file_shape) in [(Order::Bshd, [2, 3, 5, 8]), (Order::Bhsd, [2, 5, 3, 8])] {
+            let path = std::env::temp_dir().join(format!("hopper-attention-{}-{}.safetensors", std::process::id(), order as u8));
+            write(&path, &o, &lse, shape, order).unwrap();
+            let bytes = std::fs::read(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            let tensors = Tensors::parse(&bytes).unwrap();
+            assert_eq!(tensors.dtype("o").unwrap(), DType::F16);
+            let (values, read_shape) = tensors.floats("o").unwrap();
+            assert_eq!(read_shape, file_shape);
+            let layout = order.layout("o", &read_shape).unwrap();
+            assert_eq!(layout.shape, shape);
+            assert!(in_order_bshd(&values, &layout).iter().zip(&o).all(|(read, o)| *read == o.to_f64()));
+            assert_eq!(tensors.floats("lse").unwrap().1, [2, 5, 3]);
+        }
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        let bytes = safetensors::serialize([("q", TensorView::new(Dtype::F32, vec![1], &[0; 4]).unwrap())], None).unwrap();
+        let tensors = Tensors::parse(&bytes).unwrap();
+        assert_eq!(tensors.get("k").unwrap_err().to_string(), "the file has no tensor 'k'; it has: q");
+        assert_eq!(tensors.dtype("q").unwrap_err().to_string(), "q is F32, but must be F16 or BF16");
+        assert!(Order::Bshd.layout("q", &[1, 2, 3]).unwrap_err().to_string().contains("4 dimensions"));
+        assert!(Tensors::parse(b"no safetensors").is_err());
+    }
+}

@@ -1,0 +1,281 @@
+//! What is known of each CUDA context: its device, its scheduler slots, and the kernels loaded so far.
+//!
+//! A context is known by the id that `cuCtxGetId` gives, which is never used again; the address of a destroyed context is. What a
+//! destroyed context leaves here is one [`Context`], 9 KiB of host memory, and it goes as soon as another context is met at the same
+//! address (or, on a thread that used it last, when that thread uses another). Modules and slots are the context's own: the driver
+//! frees them with it.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use hopper_attention_driver::{
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUfunction, CUfunction_attribute, CUjit_option, CUpointer_attribute, CUresult,
+    CUstream, CUstreamCaptureMode, Driver,
+};
+use hopper_attention_kernels::config::{FORWARD, TileConfig};
+
+use crate::Error;
+use crate::error::{check, driver};
+use crate::kernels::{self, Kernel};
+use crate::plan::{Plan, Region};
+use crate::slots::Slots;
+
+/// A context whose device can run the kernels.
+pub(crate) struct Context {
+    id: u64,
+    handle: Handle<CUcontext>,
+    device: CUdevice,
+    pub multiprocessors: u32,
+    pub driver: &'static Driver,
+    pub slots: Slots,
+    kernels: [OnceLock<Handle<CUfunction>>; kernels::COUNT],
+    /// Held while a module is loaded, so that threads do not load the same one.
+    loading: Mutex<()>,
+}
+
+/// A handle of the driver, which is an address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Handle<T>(T);
+// SAFETY: the CUDA driver API allows the use of its handles from any thread.
+unsafe impl<T> Send for Handle<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Handle<T> {}
+
+static CONTEXTS: RwLock<Vec<Arc<Context>>> = RwLock::new(Vec::new());
+
+thread_local! {
+    /// The context that this thread used last, so that the usual call takes no lock.
+    static LAST: RefCell<Option<Arc<Context>>> = const { RefCell::new(None) };
+}
+
+impl Context {
+    /// The calling thread's current context.
+    pub fn current() -> Result<Arc<Self>, Error> {
+        let driver = driver()?;
+        let mut id = 0;
+        // SAFETY: a null context means the current one; `id` is writable.
+        match unsafe { driver.cuCtxGetId(ptr::null_mut(), &mut id) } {
+            // The driver before cuInit, or after it without a current context.
+            CUresult::NOT_INITIALIZED | CUresult::INVALID_CONTEXT => return Err(Error::NoContext),
+            code => check("cuCtxGetId", code)?,
+        }
+        // While the thread ends its locals may be gone; the list serves then.
+        let last = LAST.try_with(|last| last.borrow().clone().filter(|context| context.id == id)).ok().flatten();
+        if let Some(context) = last {
+            return Ok(context);
+        }
+        let known = |contexts: &[Arc<Self>]| contexts.iter().find(|context| context.id == id).cloned();
+        let found = known(&CONTEXTS.read().unwrap_or_else(PoisonError::into_inner));
+        let context = match found {
+            Some(context) => context,
+            None => {
+                let mut contexts = CONTEXTS.write().unwrap_or_else(PoisonError::into_inner);
+                match known(&contexts) {
+                    Some(context) => context,
+                    None => {
+                        let context = Arc::new(Self::examine(driver, id)?);
+                        contexts.retain(|other| other.handle != context.handle);
+                        contexts.push(context.clone());
+                        context
+                    }
+                }
+            }
+        };
+        let _ = LAST.try_with(|last| last.replace(Some(context.clone())));
+        Ok(context)
+    }
+
+    /// Learns the current context's device, and refuses one that cannot run the kernels.
+    fn examine(driver: &'static Driver, id: u64) -> Result<Self, Error> {
+        let (mut handle, mut device) = (ptr::null_mut(), 0);
+        // SAFETY: `handle` is writable.
+        check("cuCtxGetCurrent", unsafe { driver.cuCtxGetCurrent(&mut handle) })?;
+        // SAFETY: `device` is writable.
+        check("cuCtxGetDevice", unsafe { driver.cuCtxGetDevice(&mut device) })?;
+        let attribute = |attribute| {
+            let mut value: c_int = 0;
+            // SAFETY: `value` is writable, and `device` comes from the driver.
+            check("cuDeviceGetAttribute", unsafe { driver.cuDeviceGetAttribute(&mut value, attribute, device) })?;
+            Ok::<_, Error>(value.max(0) as u32)
+        };
+        let unsuitable =
+            |found: String, needed: String| Err(Error::UnsuitableDevice { device: device_name(driver, device), found, needed });
+        let major = attribute(CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = attribute(CUdevice_attribute::COMPUTE_CAPABILITY_MINOR)?;
+        if (major, minor) != (9, 0) {
+            let needed = "compute capability 9.0 exactly (Hopper: H100, H200, H800, H20, GH200)".into();
+            return unsuitable(format!("compute capability {major}.{minor}"), needed);
+        }
+        let smem_bytes = attribute(CUdevice_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        let needed = FORWARD.iter().map(TileConfig::smem_bytes).max().unwrap_or(0);
+        if smem_bytes < needed {
+            return unsuitable(format!("{smem_bytes} bytes of shared memory for a block"), format!("{needed}"));
+        }
+        let multiprocessors = attribute(CUdevice_attribute::MULTIPROCESSOR_COUNT)?;
+        let _relaxed = RelaxedCapture::enter(driver)?;
+        Ok(Self {
+            id,
+            handle: Handle(handle),
+            device,
+            multiprocessors,
+            driver,
+            slots: Slots::new(driver)?,
+            kernels: [const { OnceLock::new() }; kernels::COUNT],
+            loading: Mutex::new(()),
+        })
+    }
+
+    /// A kernel, by its place in [`kernels::KERNELS`]; loaded at the first call. `self` is the current context.
+    pub fn kernel(&self, index: usize) -> Result<CUfunction, Error> {
+        let slot = &self.kernels[index];
+        if let Some(function) = slot.get() {
+            return Ok(function.0);
+        }
+        let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = slot.get() {
+            return Ok(function.0);
+        }
+        let function = load(self.driver, &kernels::KERNELS[index], &FORWARD[index / 2])?;
+        Ok(slot.get_or_init(|| Handle(function)).0)
+    }
+
+    /// Refuses addresses that are not memory of this context.
+    pub fn check_addresses(&self, plan: &Plan) -> Result<(), Error> {
+        for (field, map) in ["q", "k", "v", "o"].into_iter().zip(&plan.maps) {
+            if let Some(map) = map {
+                self.check_address(field, map.address)?;
+            }
+        }
+        plan.lse.as_ref().map(Region::bytes).map_or(Ok(()), |lse| self.check_address("lse", lse.start))
+    }
+
+    /// A launch refused the function and stream together: says so where the stream is one of another context.
+    pub fn explain(&self, error: Error, stream: CUstream) -> Error {
+        if !matches!(error, Error::Driver { code: CUresult::INVALID_HANDLE | CUresult::INVALID_CONTEXT, .. }) {
+            return error;
+        }
+        let mut owner: CUcontext = ptr::null_mut();
+        // SAFETY: `owner` is writable, and the caller of the launch answers for the stream being alive.
+        let code = unsafe { self.driver.cuStreamGetCtx(stream, &mut owner) };
+        if code == CUresult::SUCCESS && Handle(owner) != self.handle {
+            return Error::invalid("stream", "of another context", "of the context that is current on this thread");
+        }
+        error
+    }
+
+    fn check_address(&self, tensor: &str, address: CUdeviceptr) -> Result<(), Error> {
+        let refuse = |what: &str| {
+            let requirement = format!("memory of the current context, on device {}", self.device);
+            Err(Error::invalid(format!("{tensor}.address"), format!("{address:#x}, {what}"), requirement))
+        };
+        let mut owner: CUcontext = ptr::null_mut();
+        // SAFETY: the attribute is a CUcontext, and `owner` is one; any address may be asked for.
+        match unsafe { self.driver.cuPointerGetAttribute((&raw mut owner).cast(), CUpointer_attribute::CONTEXT, address) } {
+            CUresult::INVALID_VALUE => return refuse("which the driver does not know"),
+            code => check("cuPointerGetAttribute", code)?,
+        }
+        let mut device: c_int = 0;
+        // SAFETY: the attribute is a c_int, and `device` is one.
+        let code = unsafe { self.driver.cuPointerGetAttribute((&raw mut device).cast(), CUpointer_attribute::DEVICE_ORDINAL, address) };
+        check("cuPointerGetAttribute", code)?;
+        if device != self.device {
+            return refuse(&format!("on device {device}"));
+        }
+        // Memory of a pool belongs to a device, not to a context.
+        if !owner.is_null() && Handle(owner) != self.handle {
+            return refuse("of another context");
+        }
+        Ok(())
+    }
+}
+
+fn device_name(driver: &Driver, device: CUdevice) -> String {
+    let mut name = [0u8; 256];
+    // SAFETY: the driver writes at most 256 bytes, the NUL included.
+    let code = unsafe { driver.cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, device) };
+    match code.ok() {
+        Ok(()) => until_nul(&name),
+        Err(_) => format!("device {device}"),
+    }
+}
+
+fn until_nul(bytes: &[u8]) -> String {
+    let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).trim().to_owned()
+}
+
+/// Compiles a kernel's module into the current context, also while some stream is being captured.
+fn load(driver: &'static Driver, kernel: &Kernel, config: &TileConfig) -> Result<CUfunction, Error> {
+    let ptx = kernel.ptx()?;
+    let image = CString::new(ptx.as_bytes()).map_err(|_| Error::Load {
+        entry: kernel.entry,
+        code: CUresult::INVALID_PTX,
+        log: "the PTX holds a NUL character".into(),
+    })?;
+    let _relaxed = RelaxedCapture::enter(driver)?;
+    let mut log = vec![0u8; 16 << 10];
+    let mut options = [CUjit_option::ERROR_LOG_BUFFER, CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), ptr::without_provenance_mut(log.len())];
+    let mut module = ptr::null_mut();
+    // SAFETY: the image ends in NUL; the two options have the two values that they take, and the log is as long as the second says.
+    let code = unsafe {
+        driver.cuModuleLoadDataEx(&mut module, image.as_ptr().cast(), options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr())
+    };
+    if let Err(code) = code.ok() {
+        return Err(load_error(driver, kernel.entry, code, &ptx, &log));
+    }
+    let name = CString::new(kernel.entry).expect("entries hold no NUL");
+    let mut function = ptr::null_mut();
+    // SAFETY: `module` was loaded above, and `name` ends in NUL.
+    let found = check("cuModuleGetFunction", unsafe { driver.cuModuleGetFunction(&mut function, module, name.as_ptr()) });
+    let ready = found.and_then(|()| {
+        let smem_bytes = config.smem_bytes() as c_int;
+        // SAFETY: `function` is of the module loaded above.
+        let code = unsafe { driver.cuFuncSetAttribute(function, CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes) };
+        check("cuFuncSetAttribute", code)
+    });
+    if let Err(error) = ready {
+        // SAFETY: nothing uses the module, as its function is not handed out. A failure to unload leaves it to the context.
+        let _ = unsafe { driver.cuModuleUnload(module) };
+        return Err(error);
+    }
+    Ok(function)
+}
+
+fn load_error(driver: &Driver, entry: &'static str, code: CUresult, ptx: &str, log: &[u8]) -> Error {
+    if let (CUresult::UNSUPPORTED_PTX_VERSION, Some(ptx)) = (code, kernels::ptx_version(ptx)) {
+        let mut version: c_int = 0;
+        // SAFETY: `version` is writable.
+        if unsafe { driver.cuDriverGetVersion(&mut version) } == CUresult::SUCCESS {
+            let found = (version as u32 / 1000, version as u32 % 1000 / 10);
+            return Error::DriverTooOld { found, needed: kernels::cuda_version_of_ptx(ptx), ptx };
+        }
+    }
+    let log = Some(until_nul(log)).filter(|log| !log.is_empty()).unwrap_or_else(|| "(empty)".into());
+    Error::Load { entry, code, log }
+}
+
+/// While it lives, this thread may make calls that a capture in progress would otherwise forbid and be broken by. What is done meanwhile
+/// (loading a module, making memory) records nothing in a stream that is being captured.
+struct RelaxedCapture {
+    driver: &'static Driver,
+    previous: CUstreamCaptureMode,
+}
+
+impl RelaxedCapture {
+    fn enter(driver: &'static Driver) -> Result<Self, Error> {
+        let mut mode = CUstreamCaptureMode::RELAXED;
+        // SAFETY: `mode` is read and written.
+        check("cuThreadExchangeStreamCaptureMode", unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) })?;
+        Ok(Self { driver, previous: mode })
+    }
+}
+
+impl Drop for RelaxedCapture {
+    fn drop(&mut self) {
+        // SAFETY: as above. The call that entered succeeded, so there is no error to report.
+        let _ = unsafe { self.driver.cuThreadExchangeStreamCaptureMode(&mut self.previous) };
+    }
+}

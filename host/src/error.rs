@@ -1,0 +1,122 @@
+//! What can go wrong, each with what was found and what is needed.
+
+use std::path::PathBuf;
+
+use hopper_attention_driver::{CUresult, Driver, LoadError};
+
+/// Why attention was not computed. Nothing was launched, unless the variant says otherwise.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The arguments contradict each other, or would have the kernel write where it must not.
+    #[error("{field} is {value}, but must be {requirement}")]
+    Invalid {
+        /// Which argument, such as `k.heads` or `softmax_scale`.
+        field: String,
+        /// What it was.
+        value: String,
+        /// What it must be.
+        requirement: String,
+    },
+
+    /// The arguments describe an attention that is well defined, but not one that these kernels compute: another implementation can serve it.
+    #[error("unsupported: {field} is {value}, but must be {requirement}")]
+    Unsupported {
+        /// Which argument, such as `q.head_dim` or `k.seqlen_stride`.
+        field: String,
+        /// What it was.
+        value: String,
+        /// What would be supported.
+        requirement: String,
+    },
+
+    /// No CUDA driver can be opened on this machine, or it lacks functions of CUDA 12.0.
+    #[error(transparent)]
+    NoDriver(#[from] LoadError),
+
+    /// The calling thread has no current CUDA context.
+    #[error("no CUDA context is current on this thread; create one and make it current before the call (cust: quick_init)")]
+    NoContext,
+
+    /// The current context's device is not a Hopper GPU.
+    #[error("device '{device}' has {found}, but the kernels need {needed}")]
+    UnsuitableDevice {
+        /// The device's name.
+        device: String,
+        /// The fact that rules it out.
+        found: String,
+        /// What the kernels need.
+        needed: String,
+    },
+
+    /// The driver does not know the PTX version of the kernels.
+    #[error("the driver supports CUDA {}.{}, but the kernels (PTX {}.{}) need CUDA {}.{}; update the NVIDIA driver", found.0, found.1, ptx.0, ptx.1, needed.0, needed.1)]
+    DriverTooOld {
+        /// The newest CUDA version that the driver supports, as (major, minor).
+        found: (u32, u32),
+        /// The CUDA version whose driver reads that PTX.
+        needed: (u32, u32),
+        /// The PTX version of the kernel.
+        ptx: (u32, u32),
+    },
+
+    /// The driver could not compile or load a kernel.
+    #[error("the driver could not load the kernel {entry}: {code}; its log: {log}")]
+    Load {
+        /// The kernel's entry.
+        entry: &'static str,
+        /// What the driver returned.
+        code: CUresult,
+        /// What the driver's compiler wrote, or "(empty)".
+        log: String,
+    },
+
+    /// A file of the folder that replaces the built-in PTX cannot be read.
+    #[error("cannot read the PTX file {}: {source}", path.display())]
+    PtxFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+
+    /// Another call of the driver failed. An error of `cuStreamSynchronize` may stem from earlier work of the stream.
+    #[error("{call} failed: {code}")]
+    Driver {
+        /// The driver's function.
+        call: &'static str,
+        /// What it returned; its [`name`](CUresult::name) and [`description`](CUresult::description) are the driver's.
+        code: CUresult,
+    },
+}
+
+impl Error {
+    pub(crate) fn invalid(field: impl Into<String>, value: impl ToString, requirement: impl Into<String>) -> Self {
+        Self::Invalid { field: field.into(), value: value.to_string(), requirement: requirement.into() }
+    }
+
+    pub(crate) fn unsupported(field: impl Into<String>, value: impl ToString, requirement: impl Into<String>) -> Self {
+        Self::Unsupported { field: field.into(), value: value.to_string(), requirement: requirement.into() }
+    }
+}
+
+/// Turns the driver's code into a [`Result`].
+pub(crate) fn check(call: &'static str, code: CUresult) -> Result<(), Error> {
+    code.ok().map_err(|code| Error::Driver { call, code })
+}
+
+/// The driver, or [`Error::NoDriver`].
+pub(crate) fn driver() -> Result<&'static Driver, Error> {
+    Ok(Driver::get()?)
+}
+
+/// An error of cust. Where there is no driver cust can only say "no device"; this says why.
+#[cfg(feature = "cust")]
+impl From<cust::error::CudaError> for Error {
+    fn from(error: cust::error::CudaError) -> Self {
+        match Driver::get() {
+            Err(missing) => Self::NoDriver(missing),
+            Ok(_) => Self::Driver { call: "a CUDA call of cust", code: CUresult(error as u32) },
+        }
+    }
+}

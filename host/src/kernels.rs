@@ -1,0 +1,114 @@
+//! The kernels' PTX: built in, or from a folder.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use hopper_attention_kernels::config::{DType, FORWARD, TileConfig};
+
+use crate::Error;
+
+/// Environment variable that names a folder of PTX files to use instead of the built-in ones.
+const PTX_DIR_VARIABLE: &str = "HOPPER_ATTENTION_PTX_DIR";
+
+/// A kernel: its entry, and the module that holds nothing else.
+pub(crate) struct Kernel {
+    pub entry: &'static str,
+    builtin_ptx: &'static str,
+}
+
+macro_rules! kernel {
+    ($entry:expr) => {
+        Kernel { entry: $entry, builtin_ptx: include_str!(concat!("../ptx/", $entry, ".ptx")) }
+    };
+}
+
+/// In the order of [`FORWARD`]: full before causal; f16 before bf16.
+macro_rules! kernels {
+    ($($head_dim:literal)*) => {
+        [$(
+            kernel!(concat!("flash_fwd_hdim", $head_dim, "_f16_sm90")),
+            kernel!(concat!("flash_fwd_hdim", $head_dim, "_bf16_sm90")),
+            kernel!(concat!("flash_fwd_hdim", $head_dim, "_f16_causal_sm90")),
+            kernel!(concat!("flash_fwd_hdim", $head_dim, "_bf16_causal_sm90")),
+        )*]
+    };
+}
+
+/// How many kernels there are: each shape in each dtype.
+pub(crate) const COUNT: usize = 2 * FORWARD.len();
+
+/// Every kernel; [`index`] finds the one of a shape and dtype.
+pub(crate) static KERNELS: [Kernel; COUNT] = kernels!(64 96 128 192 256);
+
+/// The place in [`KERNELS`] of the kernel of a shape, which is one of [`FORWARD`].
+pub(crate) fn index(config: &TileConfig, dtype: DType) -> usize {
+    let shape = FORWARD.iter().position(|shape| (shape.head_dim, shape.causal) == (config.head_dim, config.causal));
+    2 * shape.expect("plans take their shape from FORWARD") + (dtype == DType::Bf16) as usize
+}
+
+static PTX_DIR: OnceLock<Option<PathBuf>> = OnceLock::new();
+
+pub(crate) fn set_ptx_dir(dir: PathBuf) -> Result<(), Error> {
+    PTX_DIR.set(Some(dir)).map_err(|dir| {
+        let dir = dir.unwrap_or_default();
+        Error::invalid("the folder of PTX files", dir.display(), "chosen once, and before the first kernel is loaded")
+    })
+}
+
+impl Kernel {
+    /// The module's text.
+    pub fn ptx(&self) -> Result<Cow<'static, str>, Error> {
+        let Some(dir) = PTX_DIR.get_or_init(|| std::env::var_os(PTX_DIR_VARIABLE).map(PathBuf::from)) else {
+            return Ok(Cow::Borrowed(self.builtin_ptx));
+        };
+        let path = dir.join(self.entry).with_extension("ptx");
+        std::fs::read_to_string(&path).map(Cow::Owned).map_err(|source| Error::PtxFile { path, source })
+    }
+}
+
+/// The PTX version that a module's text asks for, its directive `.version`.
+pub(crate) fn ptx_version(ptx: &str) -> Option<(u32, u32)> {
+    let version = ptx.lines().find_map(|line| line.trim().strip_prefix(".version"))?;
+    let (major, minor) = version.trim().split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// The first CUDA version whose driver reads a PTX version: PTX ISA, release notes, table "PTX Release History".
+pub(crate) fn cuda_version_of_ptx((major, minor): (u32, u32)) -> (u32, u32) {
+    match (major, minor) {
+        (8, 6) => (12, 7),
+        (8, 7) => (12, 8),
+        (8, 8) => (12, 9),
+        (8, minor) => (12, minor),
+        (major, minor) => (major + 4, minor),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_module_for_every_shape_and_dtype() {
+        for config in FORWARD {
+            for dtype in [DType::F16, DType::Bf16] {
+                let kernel = &KERNELS[index(&config, dtype)];
+                let mask = if config.causal { "_causal" } else { "" };
+                assert_eq!(kernel.entry, format!("flash_fwd_hdim{}_{}{mask}_sm90", config.head_dim, dtype.name()));
+                let entries: Vec<_> = kernel.builtin_ptx.matches(".entry").collect();
+                assert_eq!(entries.len(), 1, "{}", kernel.entry);
+                assert!(kernel.builtin_ptx.contains(&format!(".entry {}(", kernel.entry)), "{}", kernel.entry);
+                assert!(ptx_version(kernel.builtin_ptx).is_some(), "{}", kernel.entry);
+            }
+        }
+    }
+
+    #[test]
+    fn versions() {
+        assert_eq!(ptx_version("//\n.version 8.3\n.target sm_90a\n"), Some((8, 3)));
+        assert_eq!(ptx_version(".target sm_90a"), None);
+        let cuda = [(8, 0), (8, 3), (8, 5), (8, 7), (8, 8), (9, 0)].map(cuda_version_of_ptx);
+        assert_eq!(cuda, [(12, 0), (12, 3), (12, 5), (12, 8), (12, 9), (13, 0)]);
+    }
+}

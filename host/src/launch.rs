@@ -1,0 +1,77 @@
+//! One plan onto one stream: the whole of a call after the first.
+
+use std::ffi::c_void;
+use std::mem::{align_of, size_of};
+use std::ptr;
+
+use hopper_attention_driver::{
+    CUresult, CUstream, CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion,
+    CUtensorMapSwizzle, Driver,
+};
+use hopper_attention_kernels::config::DType;
+use hopper_attention_kernels::params::TensorMap;
+
+use crate::Error;
+use crate::context::Context;
+use crate::error::check;
+use crate::kernels;
+use crate::plan::{MapDescription, Plan};
+
+const _: () = assert!(size_of::<CUtensorMap>() == size_of::<TensorMap>() && align_of::<CUtensorMap>() >= align_of::<TensorMap>());
+
+/// Launches the plan's kernel.
+///
+/// # Safety
+///
+/// `context` is current. The tensors of the plan are as [`crate::raw::forward`] asks.
+pub(crate) unsafe fn enqueue(context: &Context, plan: &Plan, stream: CUstream) -> Result<(), Error> {
+    let function = context.kernel(kernels::index(&plan.config, plan.dtype))?;
+    // A map of no keys stays zero: the kernel never reads it.
+    let mut maps = [CUtensorMap { opaque: [0; 16] }; 4];
+    for (map, description) in maps.iter_mut().zip(&plan.maps) {
+        if let Some(description) = description {
+            encode(context.driver, map, description)?;
+        }
+    }
+    let [q, k, v, o] = &mut maps;
+    let (grid, threads) = (plan.grid(context.multiprocessors), plan.config.threads());
+    let mut params = plan.params;
+    if plan.draws_tiles(grid) {
+        params.scheduler = context.slots.of_stream(context.driver, stream).map_err(|error| context.explain(error, stream))?;
+    }
+    let mut arguments: [*mut c_void; 5] =
+        [(&raw mut *q).cast(), (&raw mut *k).cast(), (&raw mut *v).cast(), (&raw mut *o).cast(), (&raw mut params).cast()];
+    // SAFETY: the kernel takes four tensor maps and the parameters, in this order and of these sizes, and copies them during the call. It
+    // reads what the maps of Q, K and V describe and writes what O's map and `params.lse` do, for which the caller answers.
+    let code = unsafe {
+        let smem_bytes = plan.config.smem_bytes();
+        context.driver.cuLaunchKernel(function, grid, 1, 1, threads, 1, 1, smem_bytes, stream, arguments.as_mut_ptr(), ptr::null_mut())
+    };
+    check("cuLaunchKernel", code).map_err(|error| context.explain(error, stream))
+}
+
+fn encode(driver: &Driver, map: &mut CUtensorMap, description: &MapDescription) -> Result<(), Error> {
+    let data_type = match description.dtype {
+        DType::F16 => CUtensorMapDataType::FLOAT16,
+        DType::Bf16 => CUtensorMapDataType::BFLOAT16,
+    };
+    let element_strides = [1; 4];
+    // SAFETY: a pure function of its arguments: the arrays have the lengths that a rank of 4 asks for, and `map` is aligned to 64 bytes.
+    let code: CUresult = unsafe {
+        driver.cuTensorMapEncodeTiled(
+            map,
+            data_type,
+            4,
+            ptr::without_provenance_mut(description.address as usize),
+            description.dims.as_ptr(),
+            description.strides_bytes.as_ptr(),
+            description.box_dims.as_ptr(),
+            element_strides.as_ptr(),
+            CUtensorMapInterleave::NONE,
+            CUtensorMapSwizzle::SWIZZLE_128B,
+            CUtensorMapL2promotion::L2_128B,
+            CUtensorMapFloatOOBfill::NONE,
+        )
+    };
+    check("cuTensorMapEncodeTiled", code)
+}

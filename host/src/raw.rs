@@ -1,0 +1,151 @@
+//! The layer below every other: device addresses, a raw stream, the caller's current context. For users of candle, cudarc, burn or any
+//! other owner of device memory; with `default-features = false` it is all that is built.
+//!
+//! ```no_run
+//! use hopper_attention::{DType, Layout, raw};
+//!
+//! # let (q, k, v, o, stream) = (0u64, 0u64, 0u64, 0u64, std::ptr::null_mut());
+//! // q, k, v, o: device addresses of [batch, seqlen, heads, head_dim] tensors of bf16; stream: the CUstream they belong to.
+//! let tensor = |address, heads| raw::Tensor4 { address, dtype: DType::Bf16, layout: Layout::bshd([1, 4096, heads, 128]) };
+//! let options = raw::Options { causal: true, ..Default::default() };
+//! // SAFETY: the four tensors stay allocated and untouched by other work until this work is done.
+//! unsafe { raw::forward(&tensor(q, 32), &tensor(k, 8), &tensor(v, 8), &tensor(o, 32), None, &options, stream)? };
+//! # Ok::<(), hopper_attention::Error>(())
+//! ```
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+pub use hopper_attention_driver::{CUdeviceptr, CUstream};
+
+use crate::context::Context;
+use crate::plan::Plan;
+use crate::{DType, Dim, Error, Layout, kernels, launch};
+
+/// A tensor `[batch, seqlen, heads, head_dim]` in device memory, owned by the caller.
+///
+/// The address is a multiple of 16 bytes, every stride a multiple of 8 elements, and head_dim contiguous: what the copy engine (TMA)
+/// asks for. An empty tensor may have any address, null included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tensor4 {
+    /// Device address of element `[0, 0, 0, 0]`.
+    pub address: CUdeviceptr,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Shape and strides.
+    pub layout: Layout,
+}
+
+impl Tensor4 {
+    /// Part of a dimension, see [`Layout::slice`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] unless `range` lies within the extent, and the part within the address space.
+    pub fn slice(&self, dim: Dim, range: Range<usize>) -> Result<Self, Error> {
+        let (offset, layout) = self.layout.slice(dim, range)?;
+        let bytes = (offset as u64).checked_mul(DType::BYTES as u64);
+        let address = bytes.and_then(|bytes| self.address.checked_add(bytes));
+        let address =
+            address.ok_or_else(|| Error::invalid("address", self.address, "such that the slice begins within the address space"))?;
+        Ok(Self { address, layout, ..*self })
+    }
+
+    /// Repeats the one entry of `dim` (batch or heads) `extent` times, see [`Layout::broadcast`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Layout::broadcast`].
+    pub fn broadcast(&self, dim: Dim, extent: usize) -> Result<Self, Error> {
+        Ok(Self { layout: self.layout.broadcast(dim, extent)?, ..*self })
+    }
+}
+
+/// Where the log-sum-exp of each row goes: f32 `[batch, num_heads, seqlen_q]`, contiguous, in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lse {
+    /// Device address, a multiple of 4 bytes.
+    pub address: CUdeviceptr,
+    /// How many f32 there is room for, at least `batch * num_heads * seqlen_q`; what lies beyond that is not written.
+    pub len: usize,
+}
+
+/// What is computed, beside the tensors.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Options {
+    /// Query `i` sees key `j` only if `j <= i + seqlen_k - seqlen_q`: the mask is aligned to the bottom right.
+    pub causal: bool,
+    /// Factor of the logits, finite and above 0; `None` means `1 / sqrt(head_dim)`.
+    pub softmax_scale: Option<f32>,
+    /// Asks the driver of every address whether it is memory of the current context, and returns [`Error::Invalid`] where it is not,
+    /// instead of a fault that ruins the context. Costs some hundred nanoseconds an address, so it is off by default; memory of
+    /// another device is refused then, even where peer access would allow it.
+    pub check_addresses: bool,
+}
+
+/// Enqueues `o = softmax(softmax_scale * q k^T + mask) v` on `stream`, and returns without waiting.
+///
+/// Shapes: `q` and `o` are `[batch, seqlen_q, num_heads, head_dim]`, `k` and `v` are `[batch, seqlen_k, num_heads_k, head_dim]`, with
+/// `num_heads` a multiple of `num_heads_k` (query head `h` reads key head `h / (num_heads / num_heads_k)`), head_dim a multiple of 8 up
+/// to 256, and all of one dtype. Inputs may be broadcast over batch or heads by a stride of 0. `o` must overlap neither itself nor
+/// an input. The whole of `o` and `lse` is written: a row that sees no key gets `o = 0` and `lse = -inf`. With batch, num_heads or
+/// seqlen_q of 0 nothing is launched.
+///
+/// The kernel's module is loaded at its first use in a context, which takes some tenths of a second and may happen during stream
+/// capture; [`prepare`] does it ahead of time. After that a call allocates no memory, waits for nothing, and may be captured into a graph.
+///
+/// Any thread may call this; the current context is the one that counts. `stream` belongs to it, and may be null or
+/// `CU_STREAM_PER_THREAD`.
+///
+/// # Errors
+///
+/// [`Error::Invalid`] and [`Error::Unsupported`] name the argument that is at fault; they are found before the driver is touched.
+/// [`Error::NoDriver`], [`Error::NoContext`], [`Error::UnsuitableDevice`], [`Error::DriverTooOld`], [`Error::Load`] and [`Error::PtxFile`] say
+/// why there is no kernel to launch; [`Error::Driver`] is any other failure of the driver.
+///
+/// # Safety
+///
+/// From this call until the work on `stream` is done, in every replay where it was captured:
+/// - `q`, `k`, `v`, `o` and `lse` describe allocated memory that the current context's device can reach, all of it, strides included;
+/// - nothing else writes the inputs, and nothing else reads or writes `o` and `lse`;
+///
+/// and `stream` is a live stream.
+pub unsafe fn forward(
+    q: &Tensor4,
+    k: &Tensor4,
+    v: &Tensor4,
+    o: &Tensor4,
+    lse: Option<Lse>,
+    options: &Options,
+    stream: CUstream,
+) -> Result<(), Error> {
+    let Some(plan) = Plan::new(q, k, v, o, lse, options)? else {
+        return Ok(());
+    };
+    let context = Context::current()?;
+    if options.check_addresses {
+        context.check_addresses(&plan)?;
+    }
+    // SAFETY: the plan was made from the caller's tensors, for which the caller answers.
+    unsafe { launch::enqueue(&context, &plan, stream) }
+}
+
+/// Loads the kernel that serves `head_dim`, `dtype` and `causal` into the current context, if it is not there yet.
+///
+/// # Errors
+///
+/// [`Error::Unsupported`] for a head_dim that no kernel serves, else those of [`forward`] that say why there is no kernel.
+pub fn prepare(head_dim: usize, dtype: DType, causal: bool) -> Result<(), Error> {
+    let config = crate::plan::kernel_config("head_dim", head_dim, causal)?;
+    Context::current()?.kernel(kernels::index(&config, dtype)).map(|_| ())
+}
+
+/// Takes the kernels from PTX files `<entry>.ptx` in a folder instead of those built into the library, for the whole process; the
+/// environment variable `HOPPER_ATTENTION_PTX_DIR` does the same.
+///
+/// # Errors
+///
+/// [`Error::Invalid`] when the source was already chosen: by an earlier call, or because a kernel has been loaded.
+pub fn set_ptx_dir(dir: impl Into<PathBuf>) -> Result<(), Error> {
+    kernels::set_ptx_dir(dir.into())
+}

@@ -1,0 +1,76 @@
+//! Attention on the CPU, to judge the kernels by.
+//!
+//! Two computations of the same function, multi-threaded, on host memory with any strides:
+//!
+//! - [`exact`]: the definition, in f64 throughout. What every result is compared with.
+//! - [`tiled`]: FlashAttention-2's online softmax (arXiv 2307.08691, Algorithm 1) in the kernel's own order and precision. It says how far
+//!   a right kernel may be from `exact`, and models what the tensor core does with NaN and infinity.
+//!
+//! ```text
+//! S   = softmax_scale * Q K^T                      key j is visible to query i iff !causal or j <= i + seqlen_k - seqlen_q
+//! O   = softmax(S) V                               over the visible keys
+//! lse = ln(sum_j exp(S_ij))                        natural logarithm
+//! ```
+//!
+//! A query that sees no key, or whose visible logits are all -inf, has O = 0 and lse = -inf. A visible logit that is NaN or +inf makes
+//! that row's O and lse NaN. With grouped heads, query head h reads key head `h / (num_heads / num_heads_k)`.
+//!
+//! ```
+//! use half::bf16;
+//! use hopper_attention::Layout;
+//! use hopper_attention::reference::{HostTensor, Problem, exact};
+//!
+//! let values = vec![bf16::ONE; 2 * 5 * 3 * 64];
+//! let x = HostTensor::new(&values, Layout::bshd([2, 5, 3, 64]))?; // [batch, seqlen, num_heads, head_dim]
+//! let attention = exact::attention(&Problem::new(x, x, x)?.causal(true));
+//! assert!(attention.o.iter().all(|&o| (o - 1.0).abs() < 1e-12));
+//! # Ok::<(), hopper_attention::Error>(())
+//! ```
+
+pub mod exact;
+mod problem;
+mod rows;
+pub mod tiled;
+
+#[cfg(test)]
+mod tests;
+
+pub use problem::{HostTensor, Problem};
+pub use rows::{Attention, Row};
+
+use crate::DType;
+
+/// An element type of Q, K, V and O, as the references read and write it.
+pub trait ReferenceElement: Copy + Send + Sync {
+    /// Which of the kernels' types this is.
+    const DTYPE: DType;
+    /// The nearest value of this type, ties to even.
+    fn from_f32(value: f32) -> Self;
+    /// This value, exactly.
+    fn to_f32(self) -> f32;
+    /// Writes `source` to `target`, exactly. Both have the same length.
+    fn widen(source: &[Self], target: &mut [f32]);
+}
+
+macro_rules! reference_element {
+    ($element:ty, $dtype:expr) => {
+        impl ReferenceElement for $element {
+            const DTYPE: DType = $dtype;
+
+            fn from_f32(value: f32) -> Self {
+                Self::from_f32(value)
+            }
+
+            fn to_f32(self) -> f32 {
+                self.to_f32()
+            }
+
+            fn widen(source: &[Self], target: &mut [f32]) {
+                half::slice::HalfFloatSliceExt::convert_to_f32_slice(source, target);
+            }
+        }
+    };
+}
+
+reference_element!(half::f16, DType::F16);
+reference_element!(half::bf16, DType::Bf16);

@@ -1,0 +1,192 @@
+//! Attention in the kernel's own order and precision (FlashAttention-2's online softmax, arXiv 2307.08691, Algorithm 1).
+//!
+//! ```text
+//! for each tile of tile_m queries, for each of its queries:
+//!     ms = -inf, l = 0, O = 0
+//!     for each tile of tile_n keys that the query tile visits, the last first:
+//!         S      = Q K^T                                    f32; -inf where masked; keys beyond the sequence are rows of zeros
+//!         ms'    = max(ms, max(S) * scale_log2)             scale_log2 = softmax_scale * log2(e), rounded to f32
+//!         ms'    = ms if ms' - ms <= rescale_threshold      a stale maximum saves the multiplication of O
+//!         P      = exp2(S * scale_log2 - ms')               a fused multiply-add; where |ms'| >= 2^23 the product is rounded first
+//!         alpha  = exp2(ms - ms')
+//!         l      = alpha * l + sum(P)                       of P before it is rounded
+//!         O      = alpha * O + round(P) V                   P rounded to the element type
+//!         ms     = ms'
+//!     O   = round(O * (1 / l)),  lse = (ms + log2 l) * ln 2     where l = 0, 1 / l counts as 0
+//! ```
+//!
+//! The tensor core multiplies every P of a tile by its V, also where P = 0 by the mask. So NaN or infinity in V reaches every query whose
+//! tile visits that key tile, here as in the kernel, even a query that sees no key; in Q and K it reaches the queries that see it.
+
+use super::rows::{self, Attention, Row};
+use super::{Problem, ReferenceElement};
+use crate::Error;
+use hopper_attention_kernels::block_range::block_range;
+use hopper_attention_kernels::config::{TileConfig, forward_config};
+use hopper_attention_kernels::params::MAX_SEQLEN;
+
+/// |ms| from which S * scale_log2 is rounded before the subtraction: a unit in the last place of ms is 1 from here on, and its rounding,
+/// which a fused multiply-add would undo, would move P by more than sqrt 2.
+const ROUND_FIRST: f32 = (1 << 23) as f32;
+
+/// O `[batch, seqlen_q, num_heads, head_dim]` and the log-sum-exp `[batch, num_heads, seqlen_q]`.
+///
+/// # Errors
+///
+/// [`Error::Unsupported`] if no kernel has this head_dim, or a sequence is longer than the kernels' tile arithmetic holds.
+pub fn attention<T: ReferenceElement>(problem: &Problem<'_, T>) -> Result<Attention<T, f32>, Error> {
+    let config = config_of(problem)?;
+    Ok(rows::all(problem, |all| with_config(problem, &config, all)))
+}
+
+/// The given rows of O `[rows, head_dim]` and of the log-sum-exp `[rows]`, for problems too large to compute whole.
+///
+/// # Errors
+///
+/// As [`attention`].
+///
+/// # Panics
+///
+/// If a row lies outside of the problem.
+pub fn attention_rows<T: ReferenceElement>(problem: &Problem<'_, T>, rows: &[Row]) -> Result<Attention<T, f32>, Error> {
+    Ok(with_config(problem, &config_of(problem)?, rows))
+}
+
+fn config_of<T: ReferenceElement>(problem: &Problem<'_, T>) -> Result<TileConfig, Error> {
+    for (field, seqlen) in [("q.seqlen", problem.seqlen_q()), ("k.seqlen", problem.seqlen_k())] {
+        if seqlen > MAX_SEQLEN as usize {
+            return Err(Error::unsupported(field, seqlen, format!("at most {MAX_SEQLEN}: the kernels count in 32 bits")));
+        }
+    }
+    let head_dim = problem.head_dim();
+    let config = u32::try_from(head_dim).ok().and_then(|head_dim| forward_config(head_dim, problem.causal));
+    config.ok_or_else(|| Error::unsupported("q.head_dim", head_dim, "at most 256"))
+}
+
+pub(super) fn with_config<T: ReferenceElement>(problem: &Problem<'_, T>, config: &TileConfig, rows: &[Row]) -> Attention<T, f32> {
+    rows::in_parallel(problem, rows, config.tile_m as usize, |run| compute(problem, config, run))
+}
+
+/// Rows of one query tile.
+fn compute<T: ReferenceElement>(problem: &Problem<'_, T>, config: &TileConfig, rows: &[Row]) -> Attention<T, f32> {
+    let Row { batch_idx, head_idx, position } = rows[0];
+    let head_idx_k = problem.head_idx_k(head_idx);
+    let head_dim = problem.head_dim();
+    let (tile_m, tile_n) = (config.tile_m, config.tile_n as usize);
+    let first_row = position as u32 / tile_m * tile_m;
+    let range = block_range(problem.causal, tile_m, config.tile_n, first_row, problem.seqlen_q() as u32, problem.seqlen_k() as u32);
+
+    let mut queries = vec![0.0; rows.len() * head_dim];
+    for (query, row) in queries.chunks_exact_mut(head_dim).zip(rows) {
+        T::widen(problem.q.row(batch_idx, row.position, head_idx), query);
+    }
+    let softmax = Softmax { scale_log2: softmax_scale_log2(problem.softmax_scale), rescale_threshold: config.rescale_threshold };
+    let mut states: Vec<RowState> = rows.iter().map(|_| RowState::new(head_dim)).collect();
+    let mut keys = vec![0.0; tile_n * head_dim];
+    let mut values = vec![0.0; tile_n * head_dim];
+    let mut p = vec![0.0; tile_n];
+    for n_block in (0..range.n_block_max as usize).rev() {
+        let first_key = n_block * tile_n;
+        for (j, (key, value)) in keys.chunks_exact_mut(head_dim).zip(values.chunks_exact_mut(head_dim)).enumerate() {
+            if first_key + j < problem.seqlen_k() {
+                T::widen(problem.k.row(batch_idx, first_key + j, head_idx_k), key);
+                T::widen(problem.v.row(batch_idx, first_key + j, head_idx_k), value);
+            } else {
+                key.fill(0.0);
+                value.fill(0.0);
+            }
+        }
+        for ((state, query), row) in states.iter_mut().zip(queries.chunks_exact(head_dim)).zip(rows) {
+            let visible = problem.visible_keys(row.position).saturating_sub(first_key);
+            for (j, (s, key)) in p.iter_mut().zip(keys.chunks_exact(head_dim)).enumerate() {
+                *s = if j < visible { dot(query, key) } else { f32::NEG_INFINITY };
+            }
+            softmax.step(state, &mut p);
+            state.accumulate::<T>(&p, &values);
+        }
+    }
+    let mut attention = Attention { o: Vec::with_capacity(rows.len() * head_dim), lse: Vec::with_capacity(rows.len()) };
+    states.into_iter().for_each(|state| state.finish(&mut attention));
+    attention
+}
+
+/// softmax_scale * log2(e), as the host hands it to the kernel.
+fn softmax_scale_log2(softmax_scale: f32) -> f32 {
+    (f64::from(softmax_scale) * std::f64::consts::LOG2_E) as f32
+}
+
+/// The constants of the online softmax.
+struct Softmax {
+    scale_log2: f32,
+    rescale_threshold: f32,
+}
+
+/// What a thread of the kernel keeps for one query.
+struct RowState {
+    /// The running maximum, scaled to log2 units and rounded; perhaps stale.
+    ms: f32,
+    /// The sum of P in the four lanes that share a row of the tensor core's accumulator.
+    row_sum: [f32; 4],
+    acc_o: Vec<f32>,
+}
+
+impl Softmax {
+    /// Turns the logits of one key tile into P, and rescales what came before.
+    fn step(&self, state: &mut RowState, s: &mut [f32]) {
+        // `f32::max` passes over NaN, like PTX `max`: NaN comes back through P and the row sum.
+        let tile_max = s.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let mut ms = state.ms.max(tile_max * self.scale_log2);
+        if ms - state.ms <= self.rescale_threshold {
+            ms = state.ms;
+        }
+        // A row that has seen nothing subtracts 0, so that exp2(-inf - 0) = 0 instead of NaN.
+        let subtrahend = if ms == f32::NEG_INFINITY { 0.0 } else { ms };
+        let alpha = (state.ms - subtrahend).exp2();
+        state.ms = ms;
+        state.acc_o.iter_mut().for_each(|o| *o *= alpha);
+
+        // Columns 8 j + 2 lane + {0, 1} lie in one lane, which sums even and odd columns apart.
+        let mut sums = [[0.0; 2]; 4];
+        let round_first = subtrahend.abs() >= ROUND_FIRST;
+        for (column, s) in s.iter_mut().enumerate() {
+            let scaled = if round_first { *s * self.scale_log2 - subtrahend } else { s.mul_add(self.scale_log2, -subtrahend) };
+            *s = scaled.exp2();
+            sums[column / 2 % 4][column % 2] += *s;
+        }
+        state.row_sum.iter_mut().zip(sums).for_each(|(sum, [even, odd])| *sum = sum.mul_add(alpha, even + odd));
+    }
+}
+
+impl RowState {
+    fn new(head_dim: usize) -> Self {
+        Self { ms: f32::NEG_INFINITY, row_sum: [0.0; 4], acc_o: vec![0.0; head_dim] }
+    }
+
+    /// O += round(P) V.
+    fn accumulate<T: ReferenceElement>(&mut self, p: &[f32], values: &[f32]) {
+        for (&p, value) in p.iter().zip(values.chunks_exact(self.acc_o.len())) {
+            let p = T::from_f32(p).to_f32();
+            self.acc_o.iter_mut().zip(value).for_each(|(o, &v)| *o += p * v);
+        }
+    }
+
+    fn finish<T: ReferenceElement>(self, attention: &mut Attention<T, f32>) {
+        let row_sum = (self.row_sum[0] + self.row_sum[1]) + (self.row_sum[2] + self.row_sum[3]);
+        let inverse = if row_sum == 0.0 { 0.0 } else { 1.0 / row_sum };
+        attention.o.extend(self.acc_o.iter().map(|&o| T::from_f32(o * inverse)));
+        attention.lse.push((self.ms + row_sum.log2()) * std::f32::consts::LN_2);
+    }
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    // Several sums at once, so that the compiler can use vector instructions.
+    let mut sums = [0.0; 8];
+    let (a_chunks, b_chunks) = (a.chunks_exact(8), b.chunks_exact(8));
+    let tail: f32 = a_chunks.remainder().iter().zip(b_chunks.remainder()).map(|(a, b)| a * b).sum();
+    for (a, b) in a_chunks.zip(b_chunks) {
+        for lane in 0..8 {
+            sums[lane] += a[lane] * b[lane];
+        }
+    }
+    sums.iter().sum::<f32>() + tail
+}

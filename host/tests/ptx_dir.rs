@@ -1,0 +1,28 @@
+//! Kernels from a folder instead of those built in. The choice is the process's, so this is the only test of its file.
+
+mod scripted;
+
+use hopper_attention::{DType, Error, raw};
+use scripted::Script;
+
+#[test]
+fn the_environment_names_a_folder_of_ptx() {
+    let folder = std::env::temp_dir().join(format!("hopper-attention-ptx-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let ptx = |head_dim: u32| folder.join(format!("flash_fwd_hdim{head_dim}_f16_sm90.ptx"));
+    std::fs::write(ptx(64), ".version 8.0\n.target sm_90a\n.visible .entry from_the_folder()\n").unwrap();
+    std::fs::write(ptx(128), ".version 8.0\n\0\n").unwrap();
+    // SAFETY: no other thread of this process reads or writes the environment.
+    unsafe { std::env::set_var("HOPPER_ATTENTION_PTX_DIR", &folder) };
+    let script = Script::start();
+
+    script.new_context();
+    raw::prepare(64, DType::F16, false).unwrap();
+    assert!(script.calls().contains(&"cuModuleLoadDataEx from_the_folder".to_owned()));
+    let error = raw::prepare(64, DType::Bf16, false).unwrap_err();
+    assert!(matches!(&error, Error::PtxFile { path, .. } if path.starts_with(&folder)), "{error}");
+    assert!(error.to_string().contains("flash_fwd_hdim64_bf16_sm90.ptx"), "{error}");
+    assert!(matches!(raw::prepare(128, DType::F16, false), Err(Error::Load { log, .. }) if log.contains("NUL")));
+    assert!(matches!(raw::set_ptx_dir("elsewhere"), Err(Error::Invalid { .. })), "kernels have been loaded");
+    std::fs::remove_dir_all(&folder).unwrap();
+}

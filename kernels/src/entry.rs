@@ -1,0 +1,82 @@
+//! The kernels' entries, one for each shape and element type, and what only an entry's own body can say.
+
+use crate::config::{DType, TileConfig, forward_config};
+use crate::forward::{Kernel, TensorMaps, forward};
+use crate::params::{ForwardParams, TensorMap};
+use core::arch::asm;
+
+/// The generic address of the entry's parameter number `$index`, which stays in constant memory: a reference would copy it to local memory.
+macro_rules! parameter_address {
+    ($entry:ident, $index:literal) => {{
+        let address: u64;
+        asm!(concat!("{{ .reg .b64 t; mov.b64 t, ", stringify!($entry), "_param_", $index, "; cvta.param.u64 {}, t; }}"),
+             out(reg64) address, options(pure, nomem, nostack));
+        address
+    }};
+}
+
+macro_rules! forward_kernels {
+    ($($entry:ident: $head_dim:literal, $causal:literal, $dtype:ident, $scores:literal, $output:literal;)*) => { $(
+        #[doc = concat!("Forward, head_dim up to ", $head_dim, ", causal: ", $causal, ", elements ", stringify!($dtype), ".")]
+        ///
+        /// # Safety
+        /// As [`crate::forward::forward`].
+        #[unsafe(no_mangle)]
+        #[cfg_attr(feature = "nvvm", nvvm_internal::kernel)]
+        pub unsafe extern "ptx-kernel" fn $entry(q: TensorMap, k: TensorMap, v: TensorMap, o: TensorMap, params: ForwardParams) {
+            struct Entry;
+            impl Kernel for Entry {
+                const TILE: TileConfig = shape($head_dim, $causal);
+                const DTYPE: DType = DType::$dtype;
+                type Scores = [u32; $scores];
+                type Output = [u32; $output];
+            }
+            const TILE: TileConfig = Entry::TILE;
+            // The maps are used by address only.
+            let _ = (q, k, v, o);
+            // SAFETY: the caller's. The comment is read by `cargo xtask ptx`, which writes the launch bounds that no compiler can.
+            unsafe {
+                asm!("// launch_bounds {threads}", threads = const TILE.threads(), options(nomem, nostack));
+                let maps = TensorMaps {
+                    q: parameter_address!($entry, 0),
+                    k: parameter_address!($entry, 1),
+                    v: parameter_address!($entry, 2),
+                    o: parameter_address!($entry, 3),
+                };
+                forward::<Entry, { TILE.q_stages }, { TILE.registers().0 }, { TILE.registers().1 }>(maps, &params);
+            }
+        }
+    )* };
+}
+
+#[inline]
+const fn shape(head_dim: u32, causal: bool) -> TileConfig {
+    match forward_config(head_dim, causal) {
+        Some(config) if config.head_dim == head_dim => config,
+        _ => panic!("no such shape in the table"),
+    }
+}
+
+// Registers of S (tile_n / 2) and O (head_dim / 2): `Kernel::CONSISTENT` holds them to the table.
+forward_kernels! {
+    flash_fwd_hdim64_f16_sm90: 64, false, F16, 64, 32;
+    flash_fwd_hdim64_f16_causal_sm90: 64, true, F16, 64, 32;
+    flash_fwd_hdim64_bf16_sm90: 64, false, Bf16, 64, 32;
+    flash_fwd_hdim64_bf16_causal_sm90: 64, true, Bf16, 64, 32;
+    flash_fwd_hdim96_f16_sm90: 96, false, F16, 64, 48;
+    flash_fwd_hdim96_f16_causal_sm90: 96, true, F16, 64, 48;
+    flash_fwd_hdim96_bf16_sm90: 96, false, Bf16, 64, 48;
+    flash_fwd_hdim96_bf16_causal_sm90: 96, true, Bf16, 64, 48;
+    flash_fwd_hdim128_f16_sm90: 128, false, F16, 64, 64;
+    flash_fwd_hdim128_f16_causal_sm90: 128, true, F16, 64, 64;
+    flash_fwd_hdim128_bf16_sm90: 128, false, Bf16, 64, 64;
+    flash_fwd_hdim128_bf16_causal_sm90: 128, true, Bf16, 64, 64;
+    flash_fwd_hdim192_f16_sm90: 192, false, F16, 56, 96;
+    flash_fwd_hdim192_f16_causal_sm90: 192, true, F16, 56, 96;
+    flash_fwd_hdim192_bf16_sm90: 192, false, Bf16, 56, 96;
+    flash_fwd_hdim192_bf16_causal_sm90: 192, true, Bf16, 56, 96;
+    flash_fwd_hdim256_f16_sm90: 256, false, F16, 40, 128;
+    flash_fwd_hdim256_f16_causal_sm90: 256, true, F16, 40, 128;
+    flash_fwd_hdim256_bf16_sm90: 256, false, Bf16, 40, 128;
+    flash_fwd_hdim256_bf16_causal_sm90: 256, true, Bf16, 40, 128;
+}

@@ -1,0 +1,356 @@
+//! The math warpgroups: 64 query rows each.
+
+use super::softmax::{Softmax, rescale};
+use super::tiles::TileReader;
+use super::{Cta, Kernel, epilogue, mask::mask, named_barrier};
+use crate::block_range::{BlockRange, block_range};
+use crate::config::{DType, KV_STAGES, WARPGROUP_ROWS, WARPGROUP_THREADS};
+use crate::layout::descriptor::{self, SWIZZLE_ATOM_BYTES};
+use crate::layout::fragment;
+use crate::layout::smem::{Q_PANEL_BYTES, kv_panel_bytes};
+use crate::layout::swizzle::ROW_BYTES;
+use crate::pipeline::{PipelineState, Ring};
+use crate::ptx::wgmma::{self, Accumulator};
+use crate::ptx::{barrier, convert, tma, warp};
+use crate::schedule::Tile;
+
+/// One math warpgroup, as each of its threads sees it.
+pub(super) struct Consumer<'a, K: Kernel, const Q_STAGES: u32> {
+    pub(super) cta: &'a Cta<'a>,
+    q_ring: Ring<Q_STAGES>,
+    pub(super) warpgroup: u32,
+    pub(super) warp_in_group: u32,
+    pub(super) lane: u32,
+    q_state: PipelineState<Q_STAGES>,
+    k_state: PipelineState<KV_STAGES>,
+    v_state: PipelineState<KV_STAGES>,
+    kernel: core::marker::PhantomData<K>,
+}
+
+/// A row tile on its way: P of the last key tile, and O of those before it.
+pub(super) struct Work<K: Kernel> {
+    pub(super) tile: Tile,
+    /// First query row of the warpgroup.
+    pub(super) first_row: u32,
+    /// This thread's first query row.
+    pub(super) row: u32,
+    pub(super) softmax: Softmax,
+    pub(super) output: K::Output,
+    probabilities: <K::Scores as Accumulator>::Packed,
+}
+
+impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
+    #[inline(always)]
+    pub(super) fn new(cta: &'a Cta<'a>, q_ring: Ring<Q_STAGES>, warpgroup: u32, warp_in_group: u32, lane: u32) -> Self {
+        Self {
+            cta,
+            q_ring,
+            warpgroup,
+            warp_in_group,
+            lane,
+            q_state: PipelineState::START,
+            k_state: PipelineState::START,
+            v_state: PipelineState::START,
+            kernel: core::marker::PhantomData,
+        }
+    }
+
+    /// The stage of this tile's Q.
+    #[inline(always)]
+    pub(super) fn q_stage(&self) -> u32 {
+        self.q_state.stage
+    }
+
+    /// Computes all tiles of this CTA.
+    ///
+    /// # Safety
+    /// By the whole warpgroup, converged; the producers walk the same tiles.
+    #[inline(always)]
+    pub(super) unsafe fn run(&mut self) {
+        // SAFETY: the caller's.
+        unsafe {
+            if K::TILE.ping_pong && self.warpgroup == 0 {
+                // The first turn is warpgroup 0's.
+                barrier::arrive(named_barrier::TURN, 2 * WARPGROUP_THREADS);
+            }
+            let mut tiles = TileReader::new();
+            let mut is_first = true;
+            // The broadcast follows every lane's load, so lane 0 may release the rank; and it tells the compiler that lanes agree.
+            while let Some(tile) = tiles.next::<K>(self.cta, |rank| warp::broadcast(rank), self.lane) {
+                self.compute_tile(tile, is_first);
+                self.q_state.advance();
+                is_first = false;
+            }
+        }
+    }
+
+    /// Computes one row tile and stores it.
+    ///
+    /// # Safety
+    /// As [`Consumer::run`].
+    #[inline(always)]
+    unsafe fn compute_tile(&mut self, tile: Tile, is_first: bool) {
+        let first_row = tile.m_block * K::TILE.tile_m + self.warpgroup * WARPGROUP_ROWS;
+        let mut work = Work::<K> {
+            tile,
+            first_row,
+            row: first_row + fragment::first_row(self.warp_in_group, self.lane),
+            softmax: Softmax::EMPTY,
+            output: K::Output::ZERO,
+            probabilities: K::Scores::PACKED_ZERO,
+        };
+        // The CTA's key tiles, all of which come through the rings, and those that this warpgroup's rows see. Without a mask the two are
+        // equal, but for warpgroups beyond the last row, which then compute what is never stored.
+        let visited = self.block_range(tile.m_block * K::TILE.tile_m, K::TILE.tile_m).n_block_max;
+        let own = self.block_range(first_row, WARPGROUP_ROWS);
+        // SAFETY: the whole warpgroup, converged; producers and consumers agree on the tiles, so every stage that is waited for is filled.
+        unsafe {
+            self.q_ring.consumer_wait(self.q_state);
+            let mut n_block = visited;
+            while K::TILE.causal && n_block > own.n_block_max {
+                n_block -= 1;
+                self.skip_step(n_block);
+            }
+            if n_block == 0 {
+                self.release_previous_q(is_first);
+            } else {
+                n_block -= 1;
+                self.first_step(&mut work, n_block, is_first);
+                while K::TILE.causal && n_block > own.n_block_unmasked {
+                    n_block -= 1;
+                    self.step::<true>(&mut work, n_block);
+                }
+                while n_block > 0 {
+                    n_block -= 1;
+                    self.step::<false>(&mut work, n_block);
+                }
+                self.last_product(&mut work);
+            }
+            epilogue::store::<K, Q_STAGES>(self, &mut work);
+            if Q_STAGES == 1 {
+                self.release_q(self.q_state);
+            }
+        }
+    }
+
+    /// The key tiles that `rows` rows from `first_row` on see.
+    #[inline(always)]
+    fn block_range(&self, first_row: u32, rows: u32) -> BlockRange {
+        let params = self.cta.params;
+        block_range(K::TILE.causal, rows, K::TILE.tile_n, first_row, params.seqlen_q, params.seqlen_k)
+    }
+
+    /// A key tile that other warpgroups of the CTA see, and this one does not: gives the stages back, and the turn that a step would take.
+    ///
+    /// # Safety
+    /// As [`Consumer::run`].
+    #[inline(always)]
+    unsafe fn skip_step(&mut self, n_block: u32) {
+        // SAFETY: the caller's. A stage is released only once it is full: sooner, the arrival might count for the stage's last round.
+        unsafe {
+            self.cta.k_ring().consumer_wait(self.k_state);
+            self.cta.k_ring().consumer_release(self.k_state, self.lane);
+            self.k_state.advance();
+            // A row tile takes one turn less than it has key tiles.
+            if n_block > 0 {
+                self.take_turn();
+                self.pass_turn();
+            }
+            self.cta.v_ring().consumer_wait(self.v_state);
+            self.cta.v_ring().consumer_release(self.v_state, self.lane);
+            self.v_state.advance();
+        }
+    }
+
+    /// The last key tile, which is visited first: S, softmax, P. O is still 0.
+    ///
+    /// # Safety
+    /// As [`Consumer::run`].
+    #[inline(always)]
+    unsafe fn first_step(&mut self, work: &mut Work<K>, n_block: u32, is_first: bool) {
+        // SAFETY: the caller's; the scores are read after the wait only.
+        unsafe {
+            self.cta.k_ring().consumer_wait(self.k_state);
+            let mut scores = self.start_scores();
+            wgmma::wait_group::<0>();
+            scores.pin();
+            self.cta.k_ring().consumer_release(self.k_state, self.lane);
+            self.k_state.advance();
+            self.release_previous_q(is_first);
+            mask::<K>(&mut scores, self.cta.params, n_block, work.row, self.lane);
+            work.softmax.update::<K>(&mut scores, self.cta.params.softmax_scale_log2);
+            work.probabilities = pack::<K>(&scores);
+        }
+    }
+
+    /// One more key tile: its S runs beside the product of the tile before it, and its softmax beside that product's rest.
+    ///
+    /// # Safety
+    /// As [`Consumer::run`].
+    #[inline(always)]
+    unsafe fn step<const MASKED: bool>(&mut self, work: &mut Work<K>, n_block: u32) {
+        // SAFETY: the caller's; scores, output and probabilities are touched after the waits that cover them only.
+        unsafe {
+            self.cta.k_ring().consumer_wait(self.k_state);
+            self.take_turn();
+            let mut scores = self.start_scores();
+            self.cta.v_ring().consumer_wait(self.v_state);
+            self.start_output(work);
+            self.pass_turn();
+
+            wgmma::wait_group::<1>();
+            scores.pin();
+            self.cta.k_ring().consumer_release(self.k_state, self.lane);
+            self.k_state.advance();
+            if MASKED {
+                mask::<K>(&mut scores, self.cta.params, n_block, work.row, self.lane);
+            }
+            let factors = work.softmax.update::<K>(&mut scores, self.cta.params.softmax_scale_log2);
+
+            wgmma::wait_group::<0>();
+            work.output.pin();
+            // The conversion to P must not move before the wait: the product in flight reads P's registers.
+            scores.pin();
+            self.cta.v_ring().consumer_release(self.v_state, self.lane);
+            self.v_state.advance();
+            work.probabilities = pack::<K>(&scores);
+            rescale::<K>(&mut work.output, factors);
+        }
+    }
+
+    /// O += P V for the first key tile, which is visited last.
+    ///
+    /// # Safety
+    /// As [`Consumer::run`].
+    #[inline(always)]
+    unsafe fn last_product(&mut self, work: &mut Work<K>) {
+        // SAFETY: the caller's; the output is read after the wait only.
+        unsafe {
+            self.cta.v_ring().consumer_wait(self.v_state);
+            self.start_output(work);
+            wgmma::wait_group::<0>();
+            work.output.pin();
+            self.cta.v_ring().consumer_release(self.v_state, self.lane);
+            self.v_state.advance();
+        }
+    }
+
+    /// Starts S = Q K^T on the current K stage.
+    ///
+    /// # Safety
+    /// As [`Consumer::run`]; Q and the K stage are full.
+    #[inline(always)]
+    unsafe fn start_scores(&self) -> K::Scores {
+        let smem = &self.cta.smem;
+        // Both operands are K-major: the leading offset is not used.
+        let q = descriptor::swizzled_128b(smem.q_block(K::TILE, self.q_state.stage, self.warpgroup), 16);
+        let k = descriptor::swizzled_128b(smem.k + self.k_state.stage * K::TILE.kv_bytes(), 16);
+        // SAFETY: the caller's; steps of 16 columns are 32 bytes within a panel row of 128.
+        unsafe {
+            wgmma::fence();
+            let mut scores = K::Scores::multiply(K::DTYPE, q, k);
+            for step in 1..K::TILE.head_dim / 16 {
+                let (panel, in_panel) = (step / 4, step % 4 * 32);
+                let q_step = q + descriptor::advance(panel * Q_PANEL_BYTES + in_panel);
+                let k_step = k + descriptor::advance(panel * kv_panel_bytes(K::TILE) + in_panel);
+                scores.multiply_add(K::DTYPE, q_step, k_step);
+            }
+            wgmma::commit_group();
+            scores
+        }
+    }
+
+    /// Starts O += P V on the current V stage.
+    ///
+    /// # Safety
+    /// As [`Consumer::run`]; the V stage is full.
+    #[inline(always)]
+    unsafe fn start_output(&self, work: &mut Work<K>) {
+        let stage = self.cta.smem.v + self.v_state.stage * K::TILE.kv_bytes();
+        let v = descriptor::swizzled_128b(stage, kv_panel_bytes(K::TILE));
+        const { assert!(16 * ROW_BYTES % SWIZZLE_ATOM_BYTES == 0) };
+        // SAFETY: the caller's; steps of 16 keys are 16 panel rows.
+        unsafe {
+            wgmma::fence();
+            for step in 0..K::TILE.tile_n / 16 {
+                let p = |i| work.probabilities[4 * step as usize + i];
+                let a = [p(0), p(1), p(2), p(3)];
+                work.output.multiply_add_from_registers(K::DTYPE, a, v + descriptor::advance(step * 16 * ROW_BYTES));
+            }
+            wgmma::commit_group();
+        }
+    }
+
+    /// Waits for this warpgroup's turn at the tensor cores.
+    ///
+    /// # Safety
+    /// As [`Consumer::run`].
+    #[inline(always)]
+    unsafe fn take_turn(&self) {
+        if K::TILE.ping_pong {
+            // SAFETY: 128 threads wait here and 128 arrive in pass_turn.
+            unsafe { barrier::sync(named_barrier::TURN + self.warpgroup, 2 * WARPGROUP_THREADS) }
+        }
+    }
+
+    /// Gives the turn to the next warpgroup.
+    ///
+    /// # Safety
+    /// As [`Consumer::run`].
+    #[inline(always)]
+    unsafe fn pass_turn(&self) {
+        if K::TILE.ping_pong {
+            let next = if self.warpgroup + 1 == K::TILE.math_warpgroups() { 0 } else { self.warpgroup + 1 };
+            // SAFETY: as take_turn; all math warpgroups take the same number of steps.
+            unsafe { barrier::arrive(named_barrier::TURN + next, 2 * WARPGROUP_THREADS) }
+        }
+    }
+
+    /// With two Q stages: once this tile is under way, the last tile's O has left its place, which is free for the next Q.
+    ///
+    /// # Safety
+    /// As [`Consumer::run`].
+    #[inline(always)]
+    unsafe fn release_previous_q(&self, is_first: bool) {
+        if Q_STAGES == 2 && !is_first {
+            let mut previous = self.q_state;
+            previous.stage ^= 1;
+            // SAFETY: the caller's.
+            unsafe { self.release_q(previous) }
+        }
+    }
+
+    /// Gives a Q stage back, once the store of O has read it.
+    ///
+    /// # Safety
+    /// As [`Consumer::run`]; the store was started by this warpgroup.
+    #[inline(always)]
+    unsafe fn release_q(&self, state: PipelineState<Q_STAGES>) {
+        if self.warp_in_group == 0 {
+            // SAFETY: lane 0 of warp 0 started the store; the other lanes have no bulk group to wait for.
+            unsafe {
+                tma::wait_group_read();
+                self.q_ring.consumer_release(state, self.lane);
+            }
+        }
+    }
+}
+
+/// S in the element type, as A operands.
+#[inline(always)]
+fn pack<K: Kernel>(scores: &K::Scores) -> <K::Scores as Accumulator>::Packed {
+    let mut packed = K::Scores::PACKED_ZERO;
+    for i in 0..K::Scores::REGISTERS / 2 {
+        packed[i] = pack_pair::<K>(f32::from_bits(scores[2 * i]), f32::from_bits(scores[2 * i + 1]));
+    }
+    packed
+}
+
+/// Two numbers in the element type.
+#[inline(always)]
+pub(super) fn pack_pair<K: Kernel>(low: f32, high: f32) -> u32 {
+    match K::DTYPE {
+        DType::F16 => convert::pack_f16(low, high),
+        DType::Bf16 => convert::pack_bf16(low, high),
+    }
+}

@@ -1,0 +1,85 @@
+//! The way out: O / l through shared memory, in the place of the warpgroup's own Q, by TMA; the LSE by ordinary stores.
+
+use super::consumer::{Consumer, Work, pack_pair};
+use super::{Kernel, named_barrier};
+use crate::config::{PANEL_COLUMNS, WARPGROUP_THREADS};
+use crate::layout::fragment::{ROW_STEP, ROWS_PER_THREAD};
+use crate::layout::smem::Q_PANEL_BYTES;
+use crate::layout::swizzle::{CHUNK_BYTES, chunk_offset};
+use crate::ptx::{barrier, fence, matrix, memory, tma};
+
+/// Columns of a 16-byte chunk.
+const CHUNK_COLUMNS: u32 = CHUNK_BYTES / 2;
+
+/// Stores O and LSE of a finished row tile.
+///
+/// # Safety
+/// By the whole warpgroup, converged; its products are complete.
+#[inline(always)]
+pub(super) unsafe fn store<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STAGES>, work: &mut Work<K>) {
+    // SAFETY: the warpgroup's reads of Q are complete in every warp after the first barrier, and its writes of O after the second, behind
+    // each writer's proxy fence. Columns and rows beyond the tensor are clipped by the store.
+    unsafe {
+        let (inverse, lse) = work.softmax.finish();
+        store_lse(consumer, work, lse);
+        let block = consumer.cta.smem.q_block(K::TILE, consumer.q_stage(), consumer.warpgroup);
+        let meeting = named_barrier::WARPGROUP + consumer.warpgroup;
+        barrier::sync(meeting, WARPGROUP_THREADS);
+        write_block::<K, Q_STAGES>(consumer, &work.output, inverse, block);
+        fence::proxy_async();
+        barrier::sync(meeting, WARPGROUP_THREADS);
+        if consumer.warp_in_group == 0 && consumer.lane == 0 {
+            for panel in 0..K::TILE.panels() {
+                let coordinates = [panel * PANEL_COLUMNS, work.first_row, work.tile.head_idx, work.tile.batch_idx];
+                tma::store_4d(block + panel * Q_PANEL_BYTES, consumer.cta.maps.o, coordinates);
+            }
+            tma::commit_group();
+        }
+    }
+}
+
+/// Writes O, normalised and rounded, into the warpgroup's block of swizzled panels.
+///
+/// # Safety
+/// As [`store`]; nobody else accesses the block.
+#[inline(always)]
+unsafe fn write_block<K: Kernel, const Q_STAGES: u32>(
+    consumer: &Consumer<K, Q_STAGES>,
+    output: &K::Output,
+    inverse: [f32; ROWS_PER_THREAD],
+    block: u32,
+) {
+    // Each stmatrix moves 16 rows x 16 columns: matrices 0 and 1 are rows 0..8 and 8..16 of one chunk, 2 and 3 those of the next.
+    let row = consumer.warp_in_group * 16 + consumer.lane % 16;
+    let odd_chunk = consumer.lane / 16;
+    for pair in 0..K::TILE.head_dim / (2 * CHUNK_COLUMNS) {
+        let chunk = 2 * pair + odd_chunk;
+        let address = block + chunk / 8 * Q_PANEL_BYTES + chunk_offset(row, chunk % 8);
+        let value = |i: usize| f32::from_bits(output[8 * pair as usize + i]) * inverse[i / 2 % 2];
+        let rows = [0, 2, 4, 6].map(|i| pack_pair::<K>(value(i), value(i + 1)));
+        // SAFETY: the caller's.
+        unsafe { matrix::store_x4(address, rows) }
+    }
+}
+
+/// Stores the LSE of the rows inside the sequence, if the caller wants it.
+///
+/// # Safety
+/// As [`store`].
+#[inline(always)]
+unsafe fn store_lse<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STAGES>, work: &Work<K>, lse: [f32; ROWS_PER_THREAD]) {
+    let params = consumer.cta.params;
+    // The four lanes of a quad hold the same rows.
+    if params.lse == 0 || consumer.lane % 4 != 0 {
+        return;
+    }
+    let head = work.tile.batch_idx as u64 * params.num_heads as u64 + work.tile.head_idx as u64;
+    for i in 0..ROWS_PER_THREAD {
+        let row = work.row + ROW_STEP * i as u32;
+        if row < params.seqlen_q {
+            let index = head * params.seqlen_q as u64 + row as u64;
+            // SAFETY: the caller gave room for [batch, num_heads, seqlen_q] numbers.
+            unsafe { memory::store_global_f32(params.lse + 4 * index, lse[i]) };
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Forward attention, `O = softmax(softmax_scale * Q K^T + mask) V` and the log-sum-exp of each row, by tiles; S is never stored.
+//!
+//! FlashAttention-2 (arXiv 2307.08691), Algorithm 1, arranged for Hopper as in FlashAttention-3 (arXiv 2407.08608), Algorithm 2: TMA
+//! producers, and math warpgroups that keep the next Q K^T in flight during the softmax of this one.
+//!
+//! ```text
+//! producer warp 0                         each math warpgroup (64 rows)
+//! for tile in schedule {                  for tile in schedule {
+//!   load Q                                  S = Q K[last]^T;  mask S
+//!   for n in last..=0 { load K[n] }         m, l, P = softmax S;  O = 0
+//! }                                         for n in last-1..=0 {
+//! producer warp 1                             start S = Q K[n]^T
+//! for tile in schedule {                      start O += P V[n+1]
+//!   for n in last..=0 { load V[n] }           wait S;  mask S where the tile needs it
+//! }                                           m, l, S = online softmax of S
+//!                                             wait O;  O = O * rescale;  P = S in 16 bits
+//!                                           }
+//!                                           O += P V[0];  O = O / l;  store O and LSE
+//!                                         }
+//! ```
+
+pub mod consumer;
+pub mod epilogue;
+pub mod mask;
+pub mod producer;
+pub mod softmax;
+pub mod tiles;
+
+use crate::config::{DType, KV_STAGES, TileConfig, WARPGROUP_THREADS};
+use crate::layout::smem::{RANK_STAGES, SmemLayout};
+use crate::params::ForwardParams;
+use crate::pipeline::Ring;
+use crate::ptx::wgmma::Accumulator;
+use crate::ptx::{barrier, fence, memory, register, tma, warp};
+
+/// One kernel: its shape, and the types that follow from it.
+pub trait Kernel {
+    /// The shape.
+    const TILE: TileConfig;
+    /// Elements of Q, K, V, P and O.
+    const DTYPE: DType;
+    /// S: 64 x tile_n.
+    type Scores: Accumulator;
+    /// O: 64 x head_dim.
+    type Output: Accumulator;
+    /// Checks at compile time that the types have the shape's sizes.
+    const CONSISTENT: () = assert!(Self::Scores::COLUMNS == Self::TILE.tile_n && Self::Output::COLUMNS == Self::TILE.head_dim);
+}
+
+/// Generic addresses of the tensor maps.
+#[derive(Clone, Copy)]
+pub struct TensorMaps {
+    /// Q `[head_dim, seqlen_q, num_heads, batch]`, boxes of 64 columns and 64 rows.
+    pub q: u64,
+    /// K `[head_dim, seqlen_k, num_heads_k, batch]`, boxes of 64 columns and tile_n rows.
+    pub k: u64,
+    /// V, as K.
+    pub v: u64,
+    /// O, as Q.
+    pub o: u64,
+}
+
+/// Named barriers. 0 is the whole CTA's.
+mod named_barrier {
+    pub const CTA: u32 = 0;
+    /// One for each math warpgroup: its turn at the tensor cores.
+    pub const TURN: u32 = 1;
+    /// One for each math warpgroup: its four warps meet.
+    pub const WARPGROUP: u32 = 4;
+}
+
+/// What every role knows.
+#[derive(Clone, Copy)]
+struct Cta<'a> {
+    maps: TensorMaps,
+    params: &'a ForwardParams,
+    smem: SmemLayout,
+}
+
+impl Cta<'_> {
+    #[inline(always)]
+    fn k_ring(&self) -> Ring<KV_STAGES> {
+        Ring::new(self.smem.k_barriers)
+    }
+
+    #[inline(always)]
+    fn v_ring(&self) -> Ring<KV_STAGES> {
+        Ring::new(self.smem.v_barriers)
+    }
+
+    #[inline(always)]
+    fn rank_ring(&self) -> Ring<RANK_STAGES> {
+        Ring::new(self.smem.rank_barriers)
+    }
+}
+
+/// The whole kernel.
+///
+/// # Safety
+/// Launched with `TILE.threads()` threads and `TILE.smem_bytes()` of dynamic shared memory; the maps and `params` are as
+/// [`ForwardParams`] describes them.
+#[inline(always)]
+pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: u32, const MATH_REGISTERS: u32>(
+    maps: TensorMaps,
+    params: &ForwardParams,
+) {
+    const { K::CONSISTENT };
+    const { assert!(Q_STAGES == K::TILE.q_stages && PRODUCER_REGISTERS == K::TILE.registers().0 && MATH_REGISTERS == K::TILE.registers().1) };
+
+    let cta = Cta { maps, params, smem: SmemLayout::new(K::TILE, memory::dynamic_smem()) };
+    let q_ring = Ring::<Q_STAGES>::new(cta.smem.q_barriers);
+    let thread = register::thread_idx();
+    let lane = thread % 32;
+    // SAFETY: all lanes are here.
+    let warp_idx = unsafe { warp::broadcast(thread / 32) };
+    let warpgroup = warp_idx / 4;
+
+    if thread == 0 {
+        let warpgroups = K::TILE.math_warpgroups();
+        // SAFETY: one thread, before the CTA barrier. Q is released once a warpgroup; K and V once a warp; ranks, by the V producer too.
+        unsafe {
+            q_ring.init(warpgroups);
+            cta.k_ring().init(4 * warpgroups);
+            cta.v_ring().init(4 * warpgroups);
+            cta.rank_ring().init(4 * warpgroups + 1);
+            fence::mbarrier_init();
+            fence::proxy_async();
+        }
+    }
+    // SAFETY: all threads of the CTA, converged.
+    unsafe { barrier::sync(named_barrier::CTA, K::TILE.threads()) };
+
+    if warpgroup == 0 {
+        // SAFETY: the whole warpgroup. One lane of warp 0 and one of warp 1 are the rings' producers; the others are done.
+        unsafe {
+            register::shrink_registers::<PRODUCER_REGISTERS>();
+            if lane == 0 && warp_idx == 0 {
+                producer::load_q_and_k::<K, Q_STAGES>(&cta, q_ring);
+            } else if lane == 0 && warp_idx == 1 {
+                producer::load_v::<K>(&cta);
+            }
+        }
+    } else {
+        // SAFETY: the whole warpgroup; the producer warpgroup gives the registers back.
+        unsafe {
+            register::grow_registers::<MATH_REGISTERS>();
+            consumer::Consumer::<K, Q_STAGES>::new(&cta, q_ring, warpgroup - 1, warp_idx % 4, lane).run();
+            // Shared memory must outlive the last store's reads.
+            if thread % WARPGROUP_THREADS == 0 {
+                tma::wait_group();
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! How the roles of a CTA learn their tiles.
+//!
+//! Where all tiles are alike each role counts for itself: its CTA's index, then on in steps of the grid. A `dynamic` shape draws from a
+//! counter instead: the Q and K producer draws, and hands the ranks to the others through a ring of two.
+//!
+//! ```text
+//! Q and K producer                        V producer, each math warp
+//!   rank = CTA index                        wait full;  rank = ranks[stage];  arrive empty
+//!   loop {                                  stop if there is no such tile
+//!     wait empty;  ranks[stage] = rank;  arrive full
+//!     stop if there is no such tile
+//!     load ...
+//!     rank = grid + counter++
+//!   }
+//!   count this CTA out
+//! ```
+
+use super::{Cta, Kernel};
+use crate::layout::smem::{RANK_BYTES, RANK_STAGES};
+use crate::pipeline::PipelineState;
+use crate::ptx::{memory, register};
+use crate::schedule::{SchedulerSlot, Tile};
+use core::mem::offset_of;
+
+/// The role that draws tiles.
+pub(super) struct TileWriter {
+    rank: u32,
+    state: PipelineState<RANK_STAGES>,
+}
+
+impl TileWriter {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self { rank: register::cta_idx(), state: PipelineState::START }
+    }
+
+    /// The current tile, handed to the other roles too; `None` when there are no more.
+    ///
+    /// # Safety
+    /// By one thread of the CTA, once a tile, until it returns `None`.
+    #[inline(always)]
+    pub(super) unsafe fn publish<K: Kernel>(&mut self, cta: &Cta) -> Option<Tile> {
+        let tile = cta.params.schedule.tile(self.rank);
+        if K::TILE.dynamic {
+            let ring = cta.rank_ring();
+            // SAFETY: the readers release every rank; the stage is ours until the commit.
+            unsafe {
+                ring.producer_acquire(self.state);
+                memory::store_shared(cta.smem.ranks + self.state.stage * RANK_BYTES, self.rank);
+                ring.producer_commit(self.state);
+            }
+            self.state.advance();
+        }
+        tile
+    }
+
+    /// Moves on to this CTA's next tile.
+    ///
+    /// # Safety
+    /// By the thread that publishes, between tiles.
+    #[inline(always)]
+    pub(super) unsafe fn draw<K: Kernel>(&mut self, cta: &Cta) {
+        let scheduler = cta.params.scheduler;
+        if K::TILE.dynamic && scheduler != 0 {
+            // SAFETY: the slot is this launch's own.
+            let drawn = unsafe { memory::fetch_add_relaxed(scheduler + offset_of!(SchedulerSlot, drawn) as u64, 1) };
+            self.rank = register::grid_dim() + drawn;
+        } else {
+            self.rank += register::grid_dim();
+        }
+    }
+
+    /// Counts this CTA out; the last one resets the slot for the next launch. It has acquired the others' counts, and they drew no more after
+    /// releasing them.
+    ///
+    /// # Safety
+    /// By the thread that publishes, after the last tile.
+    #[inline(always)]
+    pub(super) unsafe fn finish<K: Kernel>(self, cta: &Cta) {
+        let scheduler = cta.params.scheduler;
+        if K::TILE.dynamic && scheduler != 0 {
+            let finished = scheduler + offset_of!(SchedulerSlot, finished) as u64;
+            // SAFETY: the slot is this launch's own; after the last count nobody but this thread touches it.
+            unsafe {
+                if memory::fetch_add_acq_rel(finished, 1) == register::grid_dim() - 1 {
+                    memory::store_global_u32(scheduler + offset_of!(SchedulerSlot, drawn) as u64, 0);
+                    memory::store_global_u32(finished, 0);
+                }
+            }
+        }
+    }
+}
+
+/// A role that is told its tiles.
+pub(super) struct TileReader {
+    /// Rank of the next tile, where the role counts for itself.
+    rank: u32,
+    state: PipelineState<RANK_STAGES>,
+}
+
+impl TileReader {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self { rank: register::cta_idx(), state: PipelineState::START }
+    }
+
+    /// The next tile of this CTA; `agree` makes the lanes of a warp agree on the rank.
+    ///
+    /// # Safety
+    /// By a converged warp, or by one thread with `lane` 0; called until it returns `None`. Behind `agree` every lane's load is done.
+    #[inline(always)]
+    pub(super) unsafe fn next<K: Kernel>(&mut self, cta: &Cta, agree: impl Fn(u32) -> u32, lane: u32) -> Option<Tile> {
+        if K::TILE.dynamic {
+            let ring = cta.rank_ring();
+            // SAFETY: the writer fills one stage after the other, and leaves a stage alone until all readers have released it.
+            let rank = unsafe {
+                ring.consumer_wait(self.state);
+                let rank = agree(memory::load_shared(cta.smem.ranks + self.state.stage * RANK_BYTES));
+                ring.consumer_release(self.state, lane);
+                rank
+            };
+            self.state.advance();
+            cta.params.schedule.tile(rank)
+        } else {
+            let rank = self.rank;
+            self.rank += register::grid_dim();
+            cta.params.schedule.tile(rank)
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The shared memory of a CTA, from its 1024-byte-aligned base:
+//!
+//! ```text
+//! Q and O   q_stages x math warpgroups x panels x [64 rows][64 columns]     a warpgroup's O leaves through the place of its Q
+//! K         KV_STAGES x panels x [tile_n rows][64 columns]
+//! V         KV_STAGES x panels x [tile_n rows][64 columns]
+//! mbarriers Q full, Q empty, K full, K empty, V full, V empty, rank full, rank empty: two stages each, 8 bytes a barrier
+//! ranks     of two tiles, 4 bytes each
+//! ```
+//!
+//! Every panel row is 128 bytes, swizzled ([`super::swizzle`]).
+
+use crate::config::{BARRIER_BYTES, KV_STAGES, TileConfig, WARPGROUP_ROWS};
+use crate::layout::swizzle::ROW_BYTES;
+
+/// Bytes of an mbarrier.
+pub const MBARRIER_BYTES: u32 = 8;
+/// Stages of each ring that barriers are kept for.
+const STAGES: u32 = 2;
+const RING_BYTES: u32 = 2 * STAGES * MBARRIER_BYTES;
+/// Bytes of a tile rank.
+pub const RANK_BYTES: u32 = 4;
+/// Tiles whose ranks are under way at once.
+pub const RANK_STAGES: u32 = 2;
+
+/// Shared-memory addresses of one kernel shape.
+#[derive(Clone, Copy, Debug)]
+pub struct SmemLayout {
+    /// Q buffers, and O on its way out.
+    pub q: u32,
+    /// K stages.
+    pub k: u32,
+    /// V stages.
+    pub v: u32,
+    /// Barriers of the Q ring: `STAGES` full ones, then `STAGES` empty ones.
+    pub q_barriers: u32,
+    /// Barriers of the K ring.
+    pub k_barriers: u32,
+    /// Barriers of the V ring.
+    pub v_barriers: u32,
+    /// Barriers of the ring of tile ranks.
+    pub rank_barriers: u32,
+    /// Ranks of tiles under way.
+    pub ranks: u32,
+}
+
+impl SmemLayout {
+    /// The layout of `config` at the address `base`.
+    #[inline(always)]
+    pub const fn new(config: TileConfig, base: u32) -> Self {
+        let k = base + config.q_stages * config.math_warpgroups() * config.q_warpgroup_bytes();
+        let v = k + KV_STAGES * config.kv_bytes();
+        let q_barriers = v + KV_STAGES * config.kv_bytes();
+        Self {
+            q: base,
+            k,
+            v,
+            q_barriers,
+            k_barriers: q_barriers + RING_BYTES,
+            v_barriers: q_barriers + 2 * RING_BYTES,
+            rank_barriers: q_barriers + 3 * RING_BYTES,
+            ranks: q_barriers + 4 * RING_BYTES,
+        }
+    }
+
+    /// The Q block of one warpgroup in one stage.
+    #[inline(always)]
+    pub const fn q_block(&self, config: TileConfig, stage: u32, warpgroup: u32) -> u32 {
+        self.q + (stage * config.math_warpgroups() + warpgroup) * config.q_warpgroup_bytes()
+    }
+}
+
+/// Bytes between the panels of a warpgroup's Q (and O).
+pub const Q_PANEL_BYTES: u32 = WARPGROUP_ROWS * ROW_BYTES;
+
+/// Bytes between the panels of a K or V tile.
+#[inline(always)]
+pub const fn kv_panel_bytes(config: TileConfig) -> u32 {
+    config.tile_n * ROW_BYTES
+}
+
+const _: () = assert!(4 * RING_BYTES + STAGES * RANK_BYTES <= BARRIER_BYTES && KV_STAGES <= STAGES && RANK_STAGES <= STAGES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::FORWARD;
+    use crate::layout::descriptor::SWIZZLE_ATOM_BYTES;
+
+    #[test]
+    fn parts_are_aligned_and_fit() {
+        for config in FORWARD {
+            let layout = SmemLayout::new(config, 1024);
+            for address in [layout.q, layout.k, layout.v, layout.q_block(config, config.q_stages - 1, 1)] {
+                assert_eq!(address % SWIZZLE_ATOM_BYTES, 0, "{config:?}");
+            }
+            assert_eq!(config.kv_bytes() % SWIZZLE_ATOM_BYTES, 0);
+            assert_eq!(kv_panel_bytes(config) % SWIZZLE_ATOM_BYTES, 0);
+            assert!(layout.ranks + RANK_STAGES * RANK_BYTES <= 1024 + config.smem_bytes());
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Rings of shared-memory stages between one producer and the math warpgroups, each stage with a pair of mbarriers:
+//!
+//! ```text
+//! producer                                        consumer
+//!   wait empty[stage], phase ^ 1                    wait full[stage], phase
+//!   expect bytes on full[stage], start copies       use the stage
+//!   next stage                                      arrive empty[stage], next stage
+//! ```
+//!
+//! A stage's phase flips each time round. A fresh mbarrier's "previous" phase counts as complete, so the producer's first wait on
+//! each stage, of the opposite parity, passes at once.
+
+use crate::layout::smem::MBARRIER_BYTES;
+use crate::ptx::mbarrier;
+
+/// Where in a ring of `STAGES` a role stands.
+#[derive(Clone, Copy)]
+pub struct PipelineState<const STAGES: u32> {
+    /// Current stage.
+    pub stage: u32,
+    phase: u32,
+}
+
+impl<const STAGES: u32> PipelineState<STAGES> {
+    /// The first stage of the first round.
+    pub const START: Self = Self { stage: 0, phase: 0 };
+
+    /// Moves on to the next stage.
+    #[inline(always)]
+    pub fn advance(&mut self) {
+        if STAGES == 1 {
+            self.phase ^= 1;
+        } else {
+            // Two stages: the phase flips when the stage wraps round to 0.
+            self.phase ^= self.stage;
+            self.stage ^= 1;
+        }
+    }
+}
+
+/// The barriers of one ring of `STAGES` stages.
+#[derive(Clone, Copy)]
+pub struct Ring<const STAGES: u32> {
+    barriers: u32,
+}
+
+impl<const STAGES: u32> Ring<STAGES> {
+    /// The ring whose `2 * STAGES` barriers begin at the shared address `barriers`: the full ones, then the empty ones.
+    #[inline(always)]
+    pub const fn new(barriers: u32) -> Self {
+        assert!(STAGES == 1 || STAGES == 2);
+        Self { barriers }
+    }
+
+    #[inline(always)]
+    fn full(self, stage: u32) -> u32 {
+        self.barriers + stage * MBARRIER_BYTES
+    }
+
+    #[inline(always)]
+    fn empty(self, stage: u32) -> u32 {
+        self.barriers + (STAGES + stage) * MBARRIER_BYTES
+    }
+
+    /// Initialises the barriers: the producer alone arrives on full, `consumers` arrivals make a stage empty.
+    ///
+    /// # Safety
+    /// By one thread, before anybody uses the ring; [`crate::ptx::fence::mbarrier_init`] and a CTA barrier follow.
+    #[inline(always)]
+    pub unsafe fn init(self, consumers: u32) {
+        for stage in 0..STAGES {
+            // SAFETY: the barriers lie in shared memory kept for them, 8-byte aligned, and are not in use yet.
+            unsafe {
+                mbarrier::init(self.full(stage), 1);
+                mbarrier::init(self.empty(stage), consumers);
+            }
+        }
+    }
+
+    /// Waits until the stage is empty.
+    ///
+    /// # Safety
+    /// By the ring's one producer thread.
+    #[inline(always)]
+    pub unsafe fn producer_acquire(self, state: PipelineState<STAGES>) {
+        // SAFETY: consumers release every stage that they were given, so the wait ends.
+        unsafe { mbarrier::wait_parity(self.empty(state.stage), state.phase ^ 1) }
+    }
+
+    /// Acquires the stage for asynchronous copies of `bytes`, and returns the barrier on which they are to complete.
+    ///
+    /// # Safety
+    /// By the ring's one producer thread, which then starts copies of exactly `bytes` on that barrier.
+    #[inline(always)]
+    pub unsafe fn producer_acquire_for(self, state: PipelineState<STAGES>, bytes: u32) -> u32 {
+        let full = self.full(state.stage);
+        // SAFETY: the bytes are the caller's promise.
+        unsafe {
+            self.producer_acquire(state);
+            mbarrier::arrive_expect_tx(full, bytes);
+        }
+        full
+    }
+
+    /// Publishes a stage that this thread filled with ordinary stores.
+    ///
+    /// # Safety
+    /// By the ring's one producer thread, after [`Ring::producer_acquire`] and the stores.
+    #[inline(always)]
+    pub unsafe fn producer_commit(self, state: PipelineState<STAGES>) {
+        // SAFETY: the caller's.
+        unsafe { mbarrier::arrive(self.full(state.stage)) }
+    }
+
+    /// Waits until the stage is full.
+    ///
+    /// # Safety
+    /// By consumers that take the stages in the producer's order.
+    #[inline(always)]
+    pub unsafe fn consumer_wait(self, state: PipelineState<STAGES>) {
+        // SAFETY: the producer fills every stage that the consumers wait for.
+        unsafe { mbarrier::wait_parity(self.full(state.stage), state.phase) }
+    }
+
+    /// Gives the stage back: one arrival, from lane 0.
+    ///
+    /// # Safety
+    /// This warp's reads of the stage are complete; [`Ring::init`] counted this arrival.
+    #[inline(always)]
+    pub unsafe fn consumer_release(self, state: PipelineState<STAGES>, lane: u32) {
+        // SAFETY: the caller's.
+        unsafe { mbarrier::arrive_from_lane_0(lane, self.empty(state.stage)) }
+    }
+}

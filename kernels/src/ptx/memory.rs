@@ -1,0 +1,108 @@
+//! Loads, stores and atomics, and the base of dynamic shared memory.
+
+use core::arch::{asm, global_asm};
+
+// The kernels' dynamic shared memory. Neither compiler can declare it in Rust with this alignment.
+global_asm!(".extern .shared .align 1024 .b8 hopper_attention_smem[];");
+
+/// Shared address of the CTA's dynamic shared memory, aligned to 1024 bytes.
+///
+/// # PTX
+/// `mov.u32 d, hopper_attention_smem;`
+#[inline(always)]
+pub fn dynamic_smem() -> u32 {
+    let address;
+    // SAFETY: reads a constant of the link.
+    unsafe { asm!("mov.u32 {d}, hopper_attention_smem;", d = out(reg32) address, options(pure, nomem, nostack)) }
+    address
+}
+
+/// Stores one f32.
+///
+/// # Safety
+/// `address` is a 4-byte aligned address of global memory that the kernel may write, and no other thread touches.
+///
+/// # PTX
+/// `st.global.f32 [address], value;`
+#[inline(always)]
+pub unsafe fn store_global_f32(address: u64, value: f32) {
+    // SAFETY: the caller's.
+    unsafe { asm!("st.global.f32 [{address}], {value};", address = in(reg64) address, value = in(reg32) value, options(nostack)) }
+}
+
+/// Stores one u32 to global memory.
+///
+/// # Safety
+/// As [`store_global_f32`].
+///
+/// # PTX
+/// `st.global.u32 [address], value;`
+#[inline(always)]
+pub unsafe fn store_global_u32(address: u64, value: u32) {
+    // SAFETY: the caller's.
+    unsafe { asm!("st.global.u32 [{address}], {value};", address = in(reg64) address, value = in(reg32) value, options(nostack)) }
+}
+
+/// Adds to a u32 in global memory and returns what it was; orders nothing else.
+///
+/// # Safety
+/// `address` is a 4-byte aligned address of global memory that is accessed by atomics only.
+///
+/// # PTX
+/// `atom.add.relaxed.gpu.global.u32 d, [address], value;`
+#[inline(always)]
+pub unsafe fn fetch_add_relaxed(address: u64, value: u32) -> u32 {
+    let before;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("atom.add.relaxed.gpu.global.u32 {d}, [{address}], {value};", d = out(reg32) before, address = in(reg64) address,
+             value = in(reg32) value, options(nostack));
+    }
+    before
+}
+
+/// Adds to a u32 in global memory and returns what it was. Accesses that this thread made before are made for whoever adds after it.
+///
+/// # Safety
+/// As [`fetch_add_relaxed`].
+///
+/// # PTX
+/// `atom.add.acq_rel.gpu.global.u32 d, [address], value;`
+#[inline(always)]
+pub unsafe fn fetch_add_acq_rel(address: u64, value: u32) -> u32 {
+    let before;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("atom.add.acq_rel.gpu.global.u32 {d}, [{address}], {value};", d = out(reg32) before, address = in(reg64) address,
+             value = in(reg32) value, options(nostack));
+    }
+    before
+}
+
+/// Stores one u32 to shared memory.
+///
+/// # Safety
+/// `address` is a 4-byte aligned shared address that no other thread accesses now.
+///
+/// # PTX
+/// `st.shared.u32 [address], value;`
+#[inline(always)]
+pub unsafe fn store_shared(address: u32, value: u32) {
+    // SAFETY: the caller's.
+    unsafe { asm!("st.shared.u32 [{address}], {value};", address = in(reg32) address, value = in(reg32) value, options(nostack)) }
+}
+
+/// Loads one u32 from shared memory.
+///
+/// # Safety
+/// `address` is a 4-byte aligned shared address that no other thread writes now.
+///
+/// # PTX
+/// `ld.shared.u32 d, [address];`
+#[inline(always)]
+pub unsafe fn load_shared(address: u32) -> u32 {
+    let value;
+    // SAFETY: the caller's.
+    unsafe { asm!("ld.shared.u32 {d}, [{address}];", d = out(reg32) value, address = in(reg32) address, options(nostack)) }
+    value
+}

@@ -1,0 +1,55 @@
+//! Special registers, and the register budget of a warpgroup.
+
+use core::arch::asm;
+
+macro_rules! special_register {
+    ($(#[$doc:meta])* $name:ident, $register:literal) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name() -> u32 {
+            let value;
+            // SAFETY: reads a register that does not change. Not `pure`: read where it is needed, instead of kept.
+            unsafe { asm!(concat!("mov.u32 {d}, ", $register, ";"), d = out(reg32) value, options(nomem, nostack)) }
+            value
+        }
+    };
+}
+
+special_register! {
+    /// This thread's index in its CTA.
+    thread_idx, "%tid.x"
+}
+special_register! {
+    /// This CTA's index in the grid.
+    cta_idx, "%ctaid.x"
+}
+special_register! {
+    /// CTAs of the grid.
+    grid_dim, "%nctaid.x"
+}
+
+/// Gives registers back to the pool: each thread of the warpgroup keeps `REGISTERS`.
+///
+/// # Safety
+/// All warps of the warpgroup execute it, converged, and the entry carries launch bounds (else ptxas ignores it, C7508).
+///
+/// # PTX
+/// `setmaxnreg.dec.sync.aligned.u32 REGISTERS;`
+#[inline(always)]
+pub unsafe fn shrink_registers<const REGISTERS: u32>() {
+    // SAFETY: the caller's.
+    unsafe { asm!("setmaxnreg.dec.sync.aligned.u32 {n};", n = const REGISTERS, options(nostack)) }
+}
+
+/// Takes registers from the pool: waits until each thread of the warpgroup can have `REGISTERS`.
+///
+/// # Safety
+/// As [`shrink_registers`]; other warpgroups give enough back.
+///
+/// # PTX
+/// `setmaxnreg.inc.sync.aligned.u32 REGISTERS;`
+#[inline(always)]
+pub unsafe fn grow_registers<const REGISTERS: u32>() {
+    // SAFETY: the caller's.
+    unsafe { asm!("setmaxnreg.inc.sync.aligned.u32 {n};", n = const REGISTERS, options(nostack)) }
+}

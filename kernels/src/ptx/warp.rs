@@ -1,0 +1,54 @@
+//! Exchange within a warp (PTX ISA, "shfl.sync", "vote.sync"). All 32 lanes take part.
+
+use core::arch::asm;
+
+/// The value of the lane whose index differs by `MASK`.
+///
+/// # Safety
+/// All lanes of the warp are converged.
+///
+/// # PTX
+/// `shfl.sync.bfly.b32 d, x, MASK, 31, 0xffffffff;`
+#[inline(always)]
+pub unsafe fn shuffle_xor<const MASK: u32>(x: f32) -> f32 {
+    let other;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("shfl.sync.bfly.b32 {d}, {x}, {mask}, 31, 0xffffffff;", d = out(reg32) other, x = in(reg32) x, mask = const MASK,
+             options(nostack));
+    }
+    other
+}
+
+/// Lane 0's value in every lane, which the compiler thereby knows to be the same in all of them.
+///
+/// # Safety
+/// All lanes of the warp are converged.
+///
+/// # PTX
+/// `shfl.sync.idx.b32 d, x, 0, 31, 0xffffffff;`
+#[inline(always)]
+pub unsafe fn broadcast(x: u32) -> u32 {
+    let first;
+    // SAFETY: the caller's.
+    unsafe { asm!("shfl.sync.idx.b32 {d}, {x}, 0, 31, 0xffffffff;", d = out(reg32) first, x = in(reg32) x, options(nostack)) }
+    first
+}
+
+/// Whether `condition` holds in any lane.
+///
+/// # Safety
+/// All lanes of the warp are converged.
+///
+/// # PTX
+/// `vote.sync.any.pred d, p, 0xffffffff;`
+#[inline(always)]
+pub unsafe fn any(condition: bool) -> bool {
+    let result: u32;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("{{ .reg .pred p, q; setp.ne.u32 p, {x}, 0; vote.sync.any.pred q, p, 0xffffffff; selp.u32 {d}, 1, 0, q; }}",
+             d = out(reg32) result, x = in(reg32) condition as u32, options(nostack));
+    }
+    result != 0
+}

@@ -1,0 +1,210 @@
+//! A case in device memory: guarded, poisoned where nothing may be written, ready to be launched any number of times.
+
+use crate::case::{Case, TestElement};
+use crate::gpu::{Guarded, POISON, Stream};
+use crate::placement::{Placement, row_starts};
+use crate::values::Inputs;
+use crate::{Failure, ensure};
+use hopper_attention::{Dim, Layout, raw};
+
+/// Buffers whose contents are compared after a launch are kept on the host too, up to this size.
+const KEPT_BYTES: usize = 1 << 30;
+
+/// O and the log-sum-exp as the device wrote them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output<T> {
+    /// `[batch, seqlen_q, num_heads, head_dim]`, contiguous.
+    pub o: Vec<T>,
+    /// `[batch, num_heads, seqlen_q]`, if it was asked for.
+    pub lse: Option<Vec<f32>>,
+}
+
+impl<T: bytemuck::Pod> Output<T> {
+    /// Whether every bit is the same.
+    pub fn same_bits(&self, other: &Self) -> bool {
+        let bits = |lse: &Option<Vec<f32>>| lse.as_ref().map(|lse| bytemuck::cast_slice::<f32, u32>(lse).to_vec());
+        bytemuck::cast_slice::<T, u16>(&self.o) == bytemuck::cast_slice::<T, u16>(&other.o) && bits(&self.lse) == bits(&other.lse)
+    }
+}
+
+/// An input in device memory, perhaps with a copy on the host.
+#[derive(Debug)]
+struct Stored<T> {
+    name: &'static str,
+    memory: Guarded,
+    image: Option<Vec<T>>,
+}
+
+/// A case in device memory.
+#[derive(Debug)]
+pub struct DeviceProblem<T> {
+    case: Case,
+    /// Queries.
+    pub q: raw::Tensor4,
+    /// Keys.
+    pub k: raw::Tensor4,
+    /// Values.
+    pub v: raw::Tensor4,
+    /// Output.
+    pub o: raw::Tensor4,
+    /// Log-sum-exp.
+    pub lse: Option<raw::Lse>,
+    /// What is computed.
+    pub options: raw::Options,
+    inputs: Vec<Stored<T>>,
+    o_memory: Guarded,
+    lse_memory: Option<Guarded>,
+}
+
+impl<T: TestElement> DeviceProblem<T> {
+    /// Puts the inputs of a case into memory of the current context, and poisons the output.
+    pub fn new(case: &Case, inputs: &Inputs<T>) -> Result<Self, Failure> {
+        let (stored, [q, k, v]) = if case.packed { packed(case, inputs)? } else { separate(case, inputs)? };
+        let o_layout = case.o.layout(case.q_shape());
+        let o_memory = Guarded::new(2 * span(&o_layout)?, 2 * case.o.offset)?;
+        let rows = case.batch * case.num_heads * case.seqlen_q;
+        let lse_memory = if case.lse { Some(Guarded::new(4 * rows, 4 * (case.seed % 8) as usize)?) } else { None };
+        Ok(Self {
+            case: case.clone(),
+            q,
+            k,
+            v,
+            o: tensor::<T>(o_memory.address(), o_layout),
+            lse: lse_memory.as_ref().map(|memory| raw::Lse { address: memory.address(), len: rows }),
+            options: raw::Options { causal: case.causal, softmax_scale: case.softmax_scale, ..Default::default() },
+            inputs: stored,
+            o_memory,
+            lse_memory,
+        })
+    }
+
+    /// Enqueues the attention.
+    pub fn enqueue(&self, stream: &Stream) -> Result<(), Failure> {
+        // SAFETY: the tensors lie in memory of this value, which frees it no sooner than the device is done with it (cuMemFree waits); a
+        // value's output is read after the stream has been waited for only.
+        unsafe { raw::forward(&self.q, &self.k, &self.v, &self.o, self.lse, &self.options, stream.raw()) }?;
+        Ok(())
+    }
+
+    /// Enqueues, waits, and reads the output.
+    pub fn run(&self, stream: &Stream) -> Result<Output<T>, Failure> {
+        self.enqueue(stream)?;
+        stream.wait(|| self.case.text())?;
+        self.output()
+    }
+
+    /// Poisons the output once more.
+    pub fn poison_output(&self) -> Result<(), Failure> {
+        self.o_memory.poison()?;
+        self.lse_memory.as_ref().map_or(Ok(()), Guarded::poison)
+    }
+
+    /// Reads the output; fails if an element was not written, or one that is not part of it was.
+    pub fn output(&self) -> Result<Output<T>, Failure> {
+        let mut image: Vec<u16> = self.o_memory.read()?;
+        let head_dim = self.case.head_dim;
+        let shape = self.case.q_shape();
+        let mut o = Vec::with_capacity(shape.iter().product());
+        for (row, start) in row_starts(&self.o.layout, shape).enumerate() {
+            let written = &mut image[start..start + head_dim];
+            let missing = written.iter().position(|&bits| bits == POISON);
+            ensure!(missing.is_none(), "O was not written in row {row} (of batch * seqlen * heads), column {missing:?}");
+            o.extend_from_slice(bytemuck::cast_slice::<u16, T>(written));
+            written.fill(POISON);
+        }
+        let stray = image.iter().position(|&bits| bits != POISON);
+        ensure!(stray.is_none(), "a gap of O was written to, {stray:?} elements from its start");
+        let lse = self.lse_memory.as_ref().map(Guarded::read::<f32>).transpose()?;
+        let poison = u32::from(POISON) << 16 | u32::from(POISON);
+        let missing = lse.as_ref().and_then(|lse| lse.iter().position(|value| value.to_bits() == poison));
+        ensure!(missing.is_none(), "LSE was not written, row {missing:?} (of batch * heads * seqlen)");
+        Ok(Output { o, lse })
+    }
+
+    /// Fails unless the output is still poison: nothing ran.
+    pub fn check_untouched(&self) -> Result<(), Failure> {
+        let o: Vec<u16> = self.o_memory.read()?;
+        let lse: Vec<u16> = self.lse_memory.as_ref().map_or(Ok(Vec::new()), Guarded::read)?;
+        ensure!(o.iter().chain(&lse).all(|&bits| bits == POISON), "something was written although the call was refused");
+        self.check_surroundings()
+    }
+
+    /// Fails if an input or a guard was written to.
+    pub fn check_surroundings(&self) -> Result<(), Failure> {
+        for input in &self.inputs {
+            input.memory.check_guards(input.name)?;
+            if let Some(image) = &input.image {
+                let now: Vec<u16> = input.memory.read()?;
+                ensure!(now == bytemuck::cast_slice::<T, u16>(image), "{} was written to", input.name);
+            }
+        }
+        self.o_memory.check_guards("o")?;
+        self.lse_memory.as_ref().map_or(Ok(()), |memory| memory.check_guards("lse"))
+    }
+}
+
+fn span(layout: &Layout) -> Result<usize, Failure> {
+    layout.span().ok_or_else(|| Failure(format!("{layout:?} spans more than a usize counts")))
+}
+
+fn tensor<T: TestElement>(address: u64, layout: Layout) -> raw::Tensor4 {
+    raw::Tensor4 { address, dtype: T::DTYPE, layout }
+}
+
+fn store<T: TestElement>(name: &'static str, image: Vec<T>, offset: usize) -> Result<Stored<T>, Failure> {
+    let memory = Guarded::new(size_of_val(image.as_slice()), 2 * offset)?;
+    memory.write(&image)?;
+    let keep = size_of_val(image.as_slice()) <= KEPT_BYTES;
+    Ok(Stored { name, memory, image: keep.then_some(image) })
+}
+
+/// The memory of a tensor: its rows where the layout has them, poison between them.
+fn image<T: TestElement>(rows: &[T], placement: &Placement, shape: [usize; 4]) -> Result<Vec<T>, Failure> {
+    let layout = placement.layout(shape);
+    let span = span(&layout)?;
+    if span == rows.len() && placement.order == Placement::BSHD.order {
+        return Ok(rows.to_vec());
+    }
+    let mut image = vec![bytemuck::cast::<u16, T>(POISON); span];
+    for (start, row) in row_starts(&layout, placement.stored(shape)).zip(rows.chunks_exact(shape[3])) {
+        image[start..start + shape[3]].copy_from_slice(row);
+    }
+    Ok(image)
+}
+
+type InMemory<T> = (Vec<Stored<T>>, [raw::Tensor4; 3]);
+
+fn separate<T: TestElement>(case: &Case, inputs: &Inputs<T>) -> Result<InMemory<T>, Failure> {
+    let mut stored = Vec::new();
+    let mut place = |name, rows, placement: &Placement, shape| {
+        let memory = store(name, image(rows, placement, shape)?, placement.offset)?;
+        let tensor = tensor::<T>(memory.memory.address(), placement.layout(shape));
+        stored.push(memory);
+        Ok::<_, Failure>(tensor)
+    };
+    let tensors = [
+        place("q", &inputs.q, &case.q, case.q_shape())?,
+        place("k", &inputs.k, &case.k, case.k_shape())?,
+        place("v", &inputs.v, &case.v, case.k_shape())?,
+    ];
+    Ok((stored, tensors))
+}
+
+/// Q, K and V side by side in each position.
+fn packed<T: TestElement>(case: &Case, inputs: &Inputs<T>) -> Result<InMemory<T>, Failure> {
+    ensure!(case.seqlen_q == case.seqlen_k, "a packed QKV has as many queries as keys");
+    let (heads, heads_k, head_dim) = (case.num_heads, case.num_heads_k, case.head_dim);
+    let rows = case.batch * case.seqlen_q;
+    let mut image = Vec::with_capacity(rows * (heads + 2 * heads_k) * head_dim);
+    for row in 0..rows {
+        for (data, heads) in [(&inputs.q, heads), (&inputs.k, heads_k), (&inputs.v, heads_k)] {
+            image.extend_from_slice(&data[row * heads * head_dim..][..heads * head_dim]);
+        }
+    }
+    let stored = store("qkv", image, case.q.offset)?;
+    let layout = Layout::bshd([case.batch, case.seqlen_q, heads + 2 * heads_k, head_dim]);
+    let whole = tensor::<T>(stored.memory.address(), layout);
+    let slice = |from, count| whole.slice(Dim::Heads, from..from + count);
+    let tensors = [slice(0, heads)?, slice(heads, heads_k)?, slice(heads + heads_k, heads_k)?];
+    Ok((vec![stored], tensors))
+}

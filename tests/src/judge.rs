@@ -1,0 +1,254 @@
+//! Whether a result is right: where it is NaN or infinite first, how far it is off second.
+//!
+//! The rule for O, of FlashAttention-3's own tests, made so that it cannot be vacuous. With E the largest error of `tiled` (the same
+//! computation in the kernel's precision, on the CPU) against `exact` (f64) over all judged elements, an element may be off by
+//!
+//! ```text
+//! 2 E + half an ulp of the exact value + delta * max|v|
+//! ```
+//!
+//! E itself must be explained by the roundings that the computation has: P and O to the element type (half an ulp each), and sums in f32.
+//! `delta` bounds what the rounding of a logit's sum costs: the tensor core cuts sums off where the CPU rounds them. It is 2^-21 of the
+//! largest product of norms `softmax_scale * |q| |k|`, and 0 where the inputs make every sum exact.
+//!
+//! The rule for the log-sum-exp is the same with f32 in place of the element type: a key forgotten among a thousand is far outside.
+//!
+//! A second look is at `tiled` alone, whose roundings the kernel shares: nearly all elements agree to one ulp of the largest in their row.
+
+use crate::case::{Case, TestElement};
+use crate::values::Inputs;
+use crate::{Failure, ensure};
+use hopper_attention::reference::{Attention, HostTensor, Row, exact, tiled};
+use rayon::prelude::*;
+use std::collections::HashMap;
+
+/// What one case showed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Judgement {
+    /// Rows that were compared.
+    pub rows: usize,
+    /// Largest error of O.
+    pub o_error: f64,
+    /// Largest error of O, as a share of what the rule allows that element.
+    pub o_ratio: f64,
+    /// Largest error of the log-sum-exp.
+    pub lse_error: f64,
+    /// Largest error of the log-sum-exp, as a share of what the rule allows.
+    pub lse_ratio: f64,
+    /// Elements of O that differ from `tiled` by more than an ulp of their row's largest.
+    pub unlike_tiled: usize,
+}
+
+/// The rows of a case that are judged: all of them, or a sample with the first, the last and those beside tile edges.
+pub fn judged_rows(case: &Case) -> Vec<Row> {
+    let total = case.batch * case.num_heads * case.seqlen_q;
+    let row = |index: usize| {
+        let (head, position) = (index / case.seqlen_q, index % case.seqlen_q);
+        Row { batch_idx: head / case.num_heads, head_idx: head % case.num_heads, position }
+    };
+    let Some(count) = case.judged_rows.filter(|&count| count < total) else {
+        return (0..total).map(row).collect();
+    };
+    let mut rows = vec![row(0), row(total - 1)];
+    let random = |index: usize| crate::values::random_bits(case.seed ^ 0xa5a5, index as u64) as usize;
+    // A run of rows shares its references' conversion of K and V, so the sample is made of runs; half of them begin just before a tile edge.
+    let run = 8;
+    for index in 0..count / run {
+        let start = random(index) % total;
+        let before_edge = start / case.seqlen_q * case.seqlen_q + (start % case.seqlen_q / 64 * 64).saturating_sub(run / 2);
+        let start = if index % 2 == 0 { start } else { before_edge };
+        rows.extend((start..(start + run).min(total)).map(row));
+    }
+    rows.sort_unstable();
+    rows.dedup();
+    rows
+}
+
+/// Judges `got`, which holds O `[rows, head_dim]` and, if the case asks for it, the log-sum-exp `[rows]`.
+pub fn judge<T: TestElement>(case: &Case, inputs: &Inputs<T>, rows: &[Row], got: &Attention<T, f32>) -> Result<Judgement, Failure> {
+    let problem = inputs.problem(case);
+    let exact = exact::attention_rows(&problem, rows);
+    let tiled = tiled::attention_rows(&problem, rows)?;
+    let bounds = Bounds::new(case, inputs, rows);
+    let mut judgement = Judgement { rows: rows.len(), ..Judgement::default() };
+    judge_o(case, rows, got, &exact, &tiled, &bounds, &mut judgement)?;
+    if case.lse {
+        judge_lse(rows, got, &exact, &tiled, &bounds, &mut judgement)?;
+    }
+    Ok(judgement)
+}
+
+/// What the inputs allow, for each judged row.
+struct Bounds {
+    /// Error of a logit by the rounding of its sum.
+    delta: Vec<f64>,
+    /// Largest finite |v|.
+    max_v: Vec<f64>,
+    seqlen_k: usize,
+}
+
+impl Bounds {
+    fn new<T: TestElement>(case: &Case, inputs: &Inputs<T>, rows: &[Row]) -> Self {
+        let [q, k, v] = inputs.tensors(case);
+        let ratio = case.num_heads.checked_div(case.num_heads_k).unwrap_or(1).max(1);
+        let head_of = |row: &Row| (row.batch_idx, row.head_idx / ratio);
+        let mut heads: HashMap<(usize, usize), (f64, f64)> = rows.iter().map(|row| (head_of(row), (0.0, 0.0))).collect();
+        for (&(batch_idx, head_idx), (max_k, max_v)) in &mut heads {
+            let largest = |tensor: &HostTensor<'_, T>, size: fn(&[T]) -> f64| {
+                (0..case.seqlen_k).into_par_iter().map(|key| size(tensor.row(batch_idx, key, head_idx))).reduce(|| 0.0, f64::max)
+            };
+            *max_k = largest(&k, norm);
+            *max_v = largest(&v, max_abs);
+        }
+        let delta = |row: &Row| {
+            let q = norm(q.row(row.batch_idx, row.position, row.head_idx));
+            let exact = case.values.logits_are_exact();
+            if exact { 0.0 } else { f64::from(case.scale()) * q * heads[&head_of(row)].0 / (1u64 << 21) as f64 }
+        };
+        Self {
+            delta: rows.iter().map(delta).collect(),
+            max_v: rows.iter().map(|row| heads[&head_of(row)].1).collect(),
+            seqlen_k: case.seqlen_k,
+        }
+    }
+
+    /// The largest error of O that the roundings of `tiled` explain.
+    fn explained<T: TestElement>(&self) -> f64 {
+        let (mut delta, mut max_v) = (0.0f64, 0.0f64);
+        for row in 0..self.delta.len() {
+            delta = delta.max(self.delta[row]);
+            max_v = max_v.max(self.max_v[row]);
+        }
+        // P and O, half an ulp each; P below the smallest normal number; sums of so many terms; logits.
+        let keys = self.seqlen_k as f64;
+        let elements = T::EPSILON + keys * T::SMALLEST / 2.0;
+        max_v * (1.01 * elements + keys.sqrt() / (1u64 << 22) as f64 + 2.0 * delta) + T::SMALLEST
+    }
+}
+
+fn norm<T: TestElement>(row: &[T]) -> f64 {
+    let squares: f64 = row.iter().map(|x| f64::from(x.to_f32()).powi(2)).sum();
+    if squares.is_finite() { squares.sqrt() } else { 0.0 }
+}
+
+fn max_abs<T: TestElement>(row: &[T]) -> f64 {
+    row.iter().map(|x| f64::from(x.to_f32()).abs()).filter(|x| x.is_finite()).fold(0.0, f64::max)
+}
+
+/// Half the distance between `T`s around `x`.
+fn half_ulp<T: TestElement>(x: f64) -> f64 {
+    if x == 0.0 { T::SMALLEST / 2.0 } else { (x.abs().log2().floor().exp2() * T::EPSILON).max(T::SMALLEST) / 2.0 }
+}
+
+/// NaN, the infinities, or a number.
+fn kind(x: f64) -> i8 {
+    if x.is_nan() { 2 } else if x.is_infinite() { x.signum() as i8 } else { 0 }
+}
+
+fn judge_o<T: TestElement>(
+    case: &Case,
+    rows: &[Row],
+    got: &Attention<T, f32>,
+    exact: &Attention<f64, f64>,
+    tiled: &Attention<T, f32>,
+    bounds: &Bounds,
+    judgement: &mut Judgement,
+) -> Result<(), Failure> {
+    let head_dim = case.head_dim;
+    let value = |o: &[T], i: usize| f64::from(o[i].to_f32());
+    let place = |i: usize| format!("O of {:?}, column {}", rows[i / head_dim], i % head_dim);
+    let mut same_precision = 0.0f64;
+    for i in 0..exact.o.len() {
+        let (got, tiled) = (value(&got.o, i), value(&tiled.o, i));
+        ensure!(kind(got) == kind(tiled), "{} is {got}, but must be {tiled} (exact: {})", place(i), exact.o[i]);
+        if kind(tiled) == 0 {
+            ensure!(kind(exact.o[i]) == 0, "{} is {tiled} in the kernel's precision, but {} exactly", place(i), exact.o[i]);
+            same_precision = same_precision.max((tiled - exact.o[i]).abs());
+        }
+    }
+    let explained = bounds.explained::<T>();
+    ensure!(same_precision <= explained, "O in the kernel's precision is off by {same_precision:e}, but its roundings explain {explained:e}");
+    let mut worst = (0.0, 0);
+    for i in 0..exact.o.len() {
+        let (value, row) = (value(&got.o, i), i / head_dim);
+        if kind(value) != 0 {
+            continue;
+        }
+        let error = (value - exact.o[i]).abs();
+        let allowed = 2.0 * same_precision + half_ulp::<T>(exact.o[i]) + bounds.delta[row] * bounds.max_v[row];
+        judgement.o_error = judgement.o_error.max(error);
+        if error > 0.0 && error / allowed > worst.0 {
+            worst = (error / allowed, i);
+        }
+    }
+    judgement.o_ratio = worst.0;
+    let i = worst.1;
+    ensure!(
+        worst.0 <= 1.0,
+        "{} is {}, exactly {}: off by {:.2} times what is allowed (in the kernel's precision {}, off by {same_precision:e} at most)",
+        place(i), value(&got.o, i), exact.o[i], worst.0, value(&tiled.o, i)
+    );
+    compare_with_tiled(head_dim, got, tiled, bounds, judgement)
+}
+
+/// The roundings are shared: what differs is P on the edge between two numbers, a few in ten thousand.
+fn compare_with_tiled<T: TestElement>(
+    head_dim: usize,
+    got: &Attention<T, f32>,
+    tiled: &Attention<T, f32>,
+    bounds: &Bounds,
+    judgement: &mut Judgement,
+) -> Result<(), Failure> {
+    let mut compared = 0;
+    for (row, (got, tiled)) in got.o.chunks_exact(head_dim).zip(tiled.o.chunks_exact(head_dim)).enumerate() {
+        // Where logits are uncertain by more than P's rounding, P differs everywhere.
+        if bounds.delta[row] > T::EPSILON / 16.0 {
+            continue;
+        }
+        let largest = tiled.iter().map(|o| f64::from(o.to_f32()).abs()).filter(|o| o.is_finite()).fold(0.0, f64::max);
+        let ulp = 2.0 * half_ulp::<T>(largest);
+        compared += head_dim;
+        let differs = |(got, tiled): (&T, &T)| (f64::from(got.to_f32()) - f64::from(tiled.to_f32())).abs() > ulp;
+        judgement.unlike_tiled += got.iter().zip(tiled).filter(|&pair| differs(pair)).count();
+    }
+    let allowed = 16 + compared / 500;
+    ensure!(
+        judgement.unlike_tiled <= allowed,
+        "{} of {compared} elements of O differ from the kernel's model by more than an ulp of their row, more than {allowed}",
+        judgement.unlike_tiled
+    );
+    Ok(())
+}
+
+fn judge_lse<T: TestElement>(
+    rows: &[Row],
+    got: &Attention<T, f32>,
+    exact: &Attention<f64, f64>,
+    tiled: &Attention<T, f32>,
+    bounds: &Bounds,
+    judgement: &mut Judgement,
+) -> Result<(), Failure> {
+    let mut same_precision = 0.0f64;
+    for (i, row) in rows.iter().enumerate() {
+        let (got, tiled, exact) = (f64::from(got.lse[i]), f64::from(tiled.lse[i]), exact.lse[i]);
+        ensure!(kind(got) == kind(tiled) && kind(got) == kind(exact), "LSE of {row:?} is {got}, but must be {exact} (modelled: {tiled})");
+        if kind(exact) == 0 {
+            same_precision = same_precision.max((tiled - exact).abs());
+        }
+    }
+    // exp2 and log2 of the device are within 2^-22; the sum of so many terms; the logits; the rounding of the result.
+    let sums = (2.0 + (bounds.seqlen_k as f64).sqrt() / 64.0) / (1u64 << 22) as f64;
+    let explained = |i: usize| sums + bounds.delta[i] + exact.lse[i].abs() / (1u64 << 22) as f64;
+    let finite = || (0..rows.len()).filter(|&i| kind(exact.lse[i]) == 0);
+    let most = finite().map(explained).fold(0.0, f64::max);
+    ensure!(same_precision <= most, "LSE in the kernel's precision is off by {same_precision:e}, but its roundings explain {most:e}");
+    for i in finite() {
+        let error = (f64::from(got.lse[i]) - exact.lse[i]).abs();
+        let allowed = 2.0 * same_precision + explained(i);
+        judgement.lse_error = judgement.lse_error.max(error);
+        judgement.lse_ratio = judgement.lse_ratio.max(error / allowed);
+        let (row, got, exact) = (rows[i], got.lse[i], exact.lse[i]);
+        ensure!(error <= allowed, "LSE of {row:?} is {got}, exactly {exact}: off by {error:e}, more than {allowed:e}");
+    }
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! A case from its inputs to the judgement.
+
+use crate::case::{Case, TestElement};
+use crate::device_problem::{DeviceProblem, Output};
+use crate::gpu::Stream;
+use crate::judge::{judge, judged_rows};
+use crate::values::Inputs;
+use crate::{Failure, report, with_element};
+use hopper_attention::reference::{Attention, Row};
+
+/// Environment variable: the text of a case that every test program then runs instead of its tests.
+pub const CASE_VARIABLE: &str = "HOPPER_ATTENTION_CASE";
+
+/// Computes the case on the current context's device and judges everything that can be judged of it.
+pub fn check_case(case: &Case) -> Result<(), Failure> {
+    with_element!(case.dtype, T => check_typed::<T>(case)).map_err(|failure| explain(case, failure))
+}
+
+/// Checks all cases, and fails with the first few that fail.
+pub fn check_cases(cases: impl IntoIterator<Item = Case>) -> Result<(), Failure> {
+    let (mut failures, mut total) = (Vec::new(), 0);
+    for case in cases {
+        total += 1;
+        if let Err(failure) = check_case(&case) {
+            failures.push(failure.0);
+        }
+    }
+    if failures.is_empty() {
+        return Ok(());
+    }
+    let count = failures.len();
+    failures.truncate(4);
+    Err(Failure(format!("{count} of {total} cases failed, among them:\n{}", failures.join("\n"))))
+}
+
+fn check_typed<T: TestElement>(case: &Case) -> Result<(), Failure> {
+    let inputs = Inputs::<T>::draw(case);
+    let problem = DeviceProblem::new(case, &inputs)?;
+    let stream = Stream::new()?;
+    let output = problem.run(&stream)?;
+    problem.check_surroundings()?;
+    check_output(case, &inputs, &output)
+}
+
+/// Judges an output, and records it.
+pub fn check_output<T: TestElement>(case: &Case, inputs: &Inputs<T>, output: &Output<T>) -> Result<(), Failure> {
+    let rows = judged_rows(case);
+    let judgement = judge(case, inputs, &rows, &rows_of(case, output, &rows))?;
+    report::record(case, &judgement);
+    Ok(())
+}
+
+/// What failed, and how to run it again.
+pub fn explain(case: &Case, failure: Failure) -> Failure {
+    Failure(format!("{failure}\n  again: {CASE_VARIABLE}='{}'", case.text()))
+}
+
+fn rows_of<T: TestElement>(case: &Case, output: &Output<T>, rows: &[Row]) -> Attention<T, f32> {
+    let mut got = Attention { o: Vec::with_capacity(rows.len() * case.head_dim), lse: Vec::new() };
+    for row in rows {
+        let start = ((row.batch_idx * case.seqlen_q + row.position) * case.num_heads + row.head_idx) * case.head_dim;
+        got.o.extend_from_slice(&output.o[start..start + case.head_dim]);
+        if let Some(lse) = &output.lse {
+            got.lse.push(lse[(row.batch_idx * case.num_heads + row.head_idx) * case.seqlen_q + row.position]);
+        }
+    }
+    got
+}

@@ -1,0 +1,139 @@
+//! `cargo xtask bundle`: one folder that runs the device tests and the benchmark on a GPU machine without Rust.
+//!
+//! ```text
+//! run.sh COMMIT                  device tests, one after the other, with a log each
+//! device-tests/<name>            the test programs
+//! bin/                           hopper-attention (command line), bench
+//! lib/                           libhopper_attention_capi.so, for benches/peers.py
+//! benches/                       the Python side of the benchmark
+//! data/                          activations of a real model, for the command line
+//! ```
+
+use crate::test;
+use crate::workspace::{artifacts, cargo, root, shown, stdout_of, target};
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Options of `cargo xtask bundle`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Where to make the folder; one that is there is replaced [default: target/gpu]
+    #[arg(value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+}
+
+/// What a bundle may weigh.
+const MAX_BYTES: u64 = 60 << 20;
+/// Marks a folder as a bundle, which may be replaced.
+const COMMIT: &str = "COMMIT";
+
+/// Runs the command.
+pub fn run(options: &Options) -> Result<()> {
+    let folder = options.folder.clone().unwrap_or_else(|| target().join("gpu"));
+    let is_empty = !folder.exists() || fs::read_dir(&folder)?.next().is_none();
+    ensure!(is_empty || folder.join(COMMIT).is_file(), "{} is there and is no bundle: name another folder", folder.display());
+    let programs = build()?;
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot replace {}", folder.display()))?;
+    }
+    for (place, program) in &programs {
+        copy(program, &folder.join(place))?;
+    }
+    copy_files(&root().join("benches"), &folder.join("benches"), &["py", "json"])?;
+    copy_files(&root().join("tests/data"), &folder.join("data"), &["safetensors"])?;
+    write_script(&folder.join("run.sh"), include_str!("bundle/run.sh"))?;
+    fs::write(folder.join(COMMIT), commit()?)?;
+    let (files, bytes) = weigh(&folder)?;
+    ensure!(bytes <= MAX_BYTES, "{} weighs {} MiB, more than {}", folder.display(), bytes >> 20, MAX_BYTES >> 20);
+    println!("{}: {files} files, {:.1} MiB. On the GPU machine: ./run.sh LOG_DIR", shown(&folder), bytes as f64 / (1 << 20) as f64);
+    Ok(())
+}
+
+/// Builds the programs; each with its place in the bundle.
+fn build() -> Result<Vec<(PathBuf, PathBuf)>> {
+    let mut programs = Vec::new();
+    for (kind, name, path) in built(release("test", test::PACKAGE).args(["--no-run", "--tests"]))? {
+        if kind == "test" {
+            programs.push((Path::new("device-tests").join(name), path));
+        }
+    }
+    let mut binaries = release("build", test::PACKAGE);
+    let mut command_line = release("build", "hopper-attention");
+    for command in [binaries.arg("--bins"), command_line.args(["--bins", "--features", "cli"])] {
+        for (kind, name, path) in built(command)? {
+            if kind == "bin" {
+                programs.push((Path::new("bin").join(name), path));
+            }
+        }
+    }
+    // In an invocation of its own: together with the others it would get their feature `cust`, and export the import shim's symbols.
+    for (kind, _, path) in built(&mut release("build", "hopper-attention-capi"))? {
+        if kind == "cdylib" {
+            let name = path.file_name().context("a library without a name")?.to_owned();
+            programs.push((Path::new("lib").join(name), path));
+        }
+    }
+    Ok(programs)
+}
+
+/// `cargo <subcommand> --release` of one package, with stripped binaries.
+fn release(subcommand: &str, package: &str) -> Command {
+    let mut command = cargo();
+    command.args([subcommand, "--release", "--package", package, "--message-format", "json-render-diagnostics"]);
+    command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+    command
+}
+
+fn built(command: &mut Command) -> Result<Vec<(String, String, PathBuf)>> {
+    Ok(artifacts(&stdout_of(command)?))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let parent = to.parent().context("a file without a folder")?;
+    fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+    fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+/// Copies the files of one folder that end in one of `extensions`.
+fn copy_files(from: &Path, to: &Path, extensions: &[&str]) -> Result<()> {
+    for file in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
+        let path = file?.path();
+        let wanted = path.extension().and_then(|extension| extension.to_str()).is_some_and(|extension| extensions.contains(&extension));
+        if let (true, Some(name)) = (wanted, path.file_name()) {
+            copy(&path, &to.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+fn write_script(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(())
+}
+
+/// The commit that the programs were built from, and whether files differed from it.
+fn commit() -> Result<String> {
+    let git = |arguments: &[&str]| stdout_of(Command::new("git").args(arguments).current_dir(root()));
+    let head = git(&["rev-parse", "HEAD"])?;
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    Ok(if changed.is_empty() { head } else { format!("{head}with uncommitted changes:\n{changed}") })
+}
+
+fn weigh(folder: &Path) -> Result<(u64, u64)> {
+    let (mut files, mut bytes) = (0, 0);
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let inner = if entry.file_type()?.is_dir() { weigh(&entry.path())? } else { (1, entry.metadata()?.len()) };
+        files += inner.0;
+        bytes += inner.1;
+    }
+    Ok((files, bytes))
+}

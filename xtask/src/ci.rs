@@ -1,0 +1,173 @@
+//! `cargo xtask ci`: everything that can be checked without a GPU, in the order in which failures explain each other.
+
+use crate::ptx;
+use crate::setup;
+use crate::tally::Tally;
+use crate::test;
+use crate::toolchain::{CoreSource, require_pinned};
+use crate::workspace::{artifacts, cargo, output_of, root, run as run_command, stdout_of, target};
+use anyhow::{Context, Result, ensure};
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// One line of the closing table.
+struct Row {
+    name: &'static str,
+    took: Duration,
+    tally: Tally,
+    failure: Option<String>,
+}
+
+/// A step's name, and what it does; it adds the tests that it ran.
+type Step = (&'static str, fn(&mut Tally) -> Result<()>);
+
+const STEPS: [Step; 9] = [
+    ("format", format),
+    ("tools", tools),
+    ("ptx is fresh", fresh_ptx),
+    ("clippy", clippy),
+    ("clippy, device", device_clippy),
+    ("tests", tests),
+    ("examples", examples),
+    ("rust-version", rust_version),
+    ("documentation", documentation),
+];
+
+/// Runs the command.
+pub fn run() -> Result<()> {
+    let start = Instant::now();
+    let mut rows = Vec::new();
+    for (index, (name, step)) in STEPS.into_iter().enumerate() {
+        println!("\n=== {}/{}: {name}", index + 1, STEPS.len());
+        let begun = Instant::now();
+        let mut tally = Tally::default();
+        let failure = step(&mut tally).err().map(|error| format!("{error:#}"));
+        if let Some(message) = &failure {
+            eprintln!("error: {message}");
+            // So that the closing line never says `0 failed` of a failure.
+            tally.failed = tally.failed.max(1);
+        }
+        rows.push(Row { name, took: begun.elapsed(), tally, failure });
+    }
+    println!();
+    let mut total = Tally::default();
+    for Row { name, took, tally, failure } in &rows {
+        let outcome =
+            failure.as_deref().map_or("ok".to_owned(), |failure| format!("FAILED: {}", failure.lines().next().unwrap_or_default()));
+        let tests = if *tally == Tally::default() { String::new() } else { format!(" ({tally})") };
+        println!("{name:16} {:>5.0} s  {outcome}{tests}", took.as_secs_f64());
+        total += *tally;
+    }
+    println!("{:16} {:>5.0} s\n\n{total}", "all", start.elapsed().as_secs_f64());
+    let failed: Vec<_> = rows.iter().filter(|row| row.failure.is_some()).map(|row| row.name).collect();
+    ensure!(failed.is_empty(), "{} of {} steps failed: {}", failed.len(), rows.len(), failed.join("; "));
+    Ok(())
+}
+
+fn format(_: &mut Tally) -> Result<()> {
+    run_command(cargo().args(["fmt", "--all", "--check"])).context("cargo fmt --all mends it")?;
+    for manifest in example_manifests()? {
+        run_command(cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest)).context("cargo fmt mends it")?;
+    }
+    Ok(())
+}
+
+fn tools(_: &mut Tally) -> Result<()> {
+    setup::run()
+}
+
+fn fresh_ptx(_: &mut Tally) -> Result<()> {
+    ptx::run(&ptx::Options { check: true, ..ptx::Options::default() })
+}
+
+fn clippy(_: &mut Tally) -> Result<()> {
+    let warnings_are_errors = ["--", "-Dwarnings"];
+    let combinations: [&[&str]; 3] = [
+        &["--workspace", "--all-targets"],
+        &["--package", "hopper-attention", "--all-targets", "--features", "cli"],
+        &["--package", "hopper-attention", "--all-targets", "--no-default-features"],
+    ];
+    for selection in combinations {
+        run_command(cargo().arg("clippy").args(selection).args(warnings_are_errors))?;
+    }
+    Ok(())
+}
+
+fn device_clippy(_: &mut Tally) -> Result<()> {
+    let mut command = ptx::device_cargo("clippy", &require_pinned()?, CoreSource::Auto, &[])?;
+    run_command(command.args(["--", "-Dwarnings"]))?;
+    Ok(())
+}
+
+fn tests(tally: &mut Tally) -> Result<()> {
+    let (counted, passed) = test::on_host()?;
+    *tally += counted;
+    println!("the device tests are built, and among the {} skipped", counted.skipped);
+    ensure!(passed, "tests failed (see above)");
+    Ok(())
+}
+
+/// What the examples exit with where there is no driver or no Hopper GPU.
+const NO_DEVICE: i32 = 2;
+
+/// Builds each example as a crate elsewhere would be, and starts it: it must start without a driver, too.
+fn examples(_: &mut Tally) -> Result<()> {
+    for manifest in example_manifests()? {
+        let mut build = example_cargo("build", &manifest)?;
+        let messages = stdout_of(build.args(["--message-format", "json-render-diagnostics"]))?;
+        for (_, name, program) in artifacts(&messages) {
+            let status = Command::new(&program).status().with_context(|| format!("cannot start {}", program.display()))?;
+            let known = [Some(0), Some(NO_DEVICE)].contains(&status.code());
+            ensure!(known, "example {name}: {status}, and not 0 (right) or {NO_DEVICE} (this machine has no Hopper GPU)");
+            println!("example {name}: builds and starts; {status}");
+        }
+    }
+    Ok(())
+}
+
+/// The examples with the oldest Rust that the manifests promise.
+fn rust_version(_: &mut Tally) -> Result<()> {
+    let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
+    let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).context("Cargo.toml declares no rust-version")?;
+    let toolchain = format!("{}.0", version.trim_matches('"'));
+    let installed =
+        output_of(Command::new("rustup").args(["run", &toolchain, "rustc", "--version"])).is_ok_and(|output| output.status.success());
+    if !installed {
+        println!("NOT checked: rustup toolchain install {toolchain} --profile minimal");
+        return Ok(());
+    }
+    for manifest in example_manifests()? {
+        let mut check = example_cargo("check", &manifest)?;
+        run_command(check.env("RUSTUP_TOOLCHAIN", &toolchain))?;
+    }
+    Ok(())
+}
+
+/// `cargo <subcommand> --locked` on an example, out of reach of the workspace's .cargo/config.toml unless the example has its own.
+fn example_cargo(subcommand: &str, manifest: &Path) -> Result<Command> {
+    let folder = manifest.parent().context("a manifest without a folder")?;
+    let mut command = cargo();
+    let started_in = if folder.join(".cargo").is_dir() { folder.to_path_buf() } else { env::temp_dir() };
+    command.current_dir(started_in).env_remove("CUDA_LIBRARY_PATH");
+    command.args([subcommand, "--locked", "--manifest-path"]).arg(manifest).arg("--target-dir").arg(target().join("examples"));
+    Ok(command)
+}
+
+/// The crates of examples/: each is outside the workspace, with a lock file of its own.
+fn example_manifests() -> Result<Vec<PathBuf>> {
+    let folder = root().join("examples");
+    let entries = fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut manifests: Vec<PathBuf> =
+        entries.flatten().map(|entry| entry.path().join("Cargo.toml")).filter(|path| path.is_file()).collect();
+    manifests.sort();
+    ensure!(!manifests.is_empty(), "{} holds no crate", folder.display());
+    Ok(manifests)
+}
+
+fn documentation(_: &mut Tally) -> Result<()> {
+    run_command(cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-Dwarnings"))?;
+    Ok(())
+}

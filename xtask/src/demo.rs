@@ -1,0 +1,48 @@
+//! `cargo xtask demo`: attention on activations of a real model, by the command line of the library.
+
+use crate::device;
+use crate::workspace::{artifacts, cargo, line, root, shown, stdout_of};
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Runs the command.
+pub fn run() -> Result<()> {
+    let device = device::available().map_err(|why| {
+        anyhow::anyhow!(
+            "{why}. The demo computes on an H100, H200 or GH200; elsewhere `cargo xtask test` checks the CPU references on the same files"
+        )
+    })?;
+    println!("attention on {device}, compared with results computed in float64");
+    let mut build = cargo();
+    build.args(["build", "--release", "--package", "hopper-attention", "--features", "cli", "--message-format", "json-render-diagnostics"]);
+    let built = artifacts(&stdout_of(&mut build)?);
+    let (_, _, program) = built.iter().find(|(kind, _, _)| kind == "bin").context("cargo built no command line")?;
+    let files = files()?;
+    let mut failed = Vec::new();
+    for file in &files {
+        let mut command = Command::new(program);
+        command.arg(file).args(["--compare", "file"]);
+        println!("\n{}", line(&command));
+        if !command.status().with_context(|| format!("cannot start {}", program.display()))?.success() {
+            failed.push(shown(file));
+        }
+    }
+    if !failed.is_empty() {
+        bail!("{} of {} files failed: {}", failed.len(), files.len(), failed.join(", "));
+    }
+    println!("\n{} of {} files agree", files.len(), files.len());
+    Ok(())
+}
+
+/// The activations: each file holds q, k, v, and o and lse to compare with.
+fn files() -> Result<Vec<PathBuf>> {
+    let folder = root().join("tests/data");
+    let entries = fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
+    ensure!(!files.is_empty(), "{} holds no .safetensors file", folder.display());
+    files.sort();
+    Ok(files)
+}

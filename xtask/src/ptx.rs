@@ -1,0 +1,234 @@
+//! `cargo xtask ptx`: the kernels' PTX, from source to committed files.
+//!
+//! ```text
+//! rustc (nvptx64-nvidia-cuda, core from source)  -> one module        compile
+//! module -> header, items, entries                                    module
+//! entry  -> one self-contained file                                   entry
+//! file   -> registers, instructions; any warning is an error          assemble
+//! ```
+
+mod assemble;
+mod compile;
+mod entry;
+mod module;
+
+use crate::toolchain::CoreSource;
+use crate::tools::{RELEASE, Tools};
+use crate::workspace::{shown, target};
+use anyhow::{Context, Result, bail, ensure};
+use assemble::Resources;
+pub use compile::device_cargo;
+use entry::EntryFile;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Options of `cargo xtask ptx`.
+#[derive(clap::Args, Default)]
+pub struct Options {
+    /// Write nothing; fail where the committed files differ from what the source gives
+    #[arg(long, conflicts_with_all = ["out", "only", "from", "rustflags", "features"])]
+    pub check: bool,
+    /// Fail where ptxas or nvdisasm is missing or of another release, instead of skipping their part
+    #[arg(long)]
+    pub require_ptxas: bool,
+    /// Where the source of `core` comes from
+    #[arg(long, value_enum, default_value_t = CoreSource::Auto)]
+    pub core: CoreSource,
+    /// Write to this folder instead of host/ptx
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Only kernels whose name contains this; others are left as they are
+    #[arg(long, value_name = "SUBSTRING", default_value = "", hide_default_value = true)]
+    pub only: String,
+    /// More flags for rustc, separated by blanks (needs --out)
+    #[arg(long, value_name = "FLAGS", value_delimiter = ' ', allow_hyphen_values = true, requires = "out")]
+    pub rustflags: Vec<String>,
+    /// Features of the kernel crate, separated by commas (needs --out)
+    #[arg(long, value_name = "FEATURES", requires = "out")]
+    pub features: Option<String>,
+    /// Post-process this module instead of compiling: PTX that rust-cuda wrote, for instance (needs --out)
+    #[arg(long, value_name = "RAW.ptx", requires = "out")]
+    pub from: Option<PathBuf>,
+    /// Write the disassembly of each kernel to this folder
+    #[arg(long, value_name = "DIR")]
+    pub sass: Option<PathBuf>,
+}
+
+/// The file beside the kernels that says what each takes.
+const RESOURCES: &str = "resources.txt";
+
+/// Runs the command.
+pub fn run(options: &Options) -> Result<()> {
+    let raw = match &options.from {
+        Some(path) => compile::read(path)?,
+        None => compile::compile(options)?,
+    };
+    let files = entry::files(&module::parse(&raw)?, &options.only)?;
+    if files.is_empty() {
+        bail!("the module holds no kernel{}", if options.only.is_empty() { String::new() } else { format!(" called *{}*", options.only) });
+    }
+    let folder = options.out.clone().unwrap_or_else(compile::committed);
+    if options.check {
+        let mut wrong = stale_kernels(&folder, &files)?;
+        let judged = judge(&files, options);
+        let report = judged.as_ref().ok().and_then(Option::as_deref).map(resources_text);
+        wrong.extend(report.as_deref().and_then(|report| stale(&folder.join(RESOURCES), report)));
+        return conclude(&folder, files.len(), &wrong, judged);
+    }
+    // Written before ptxas judges them, so that a kernel that it refuses can be looked at.
+    write(&folder, &files, options.only.is_empty())?;
+    let resources = judge(&files, options)?;
+    if let Some(report) = resources.as_deref().filter(|_| options.only.is_empty()).map(resources_text) {
+        fs::write(folder.join(RESOURCES), report)?;
+    }
+    println!("wrote {} kernels to {}", files.len(), shown(&folder));
+    Ok(())
+}
+
+fn write(folder: &Path, files: &[EntryFile], remove_others: bool) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    if remove_others {
+        for name in ptx_names(folder)?.difference(&files.iter().map(|file| file.name.clone()).collect()) {
+            fs::remove_file(folder.join(format!("{name}.ptx")))?;
+        }
+    }
+    for file in files {
+        let path = folder.join(format!("{}.ptx", file.name));
+        // An unchanged file keeps its date: cargo would rebuild the library for a new one.
+        if fs::read_to_string(&path).ok().as_deref() != Some(&file.text) {
+            fs::write(&path, &file.text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn ptx_names(folder: &Path) -> Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for file in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+        let name = file?.file_name().to_string_lossy().into_owned();
+        names.extend(name.strip_suffix(".ptx").map(str::to_owned));
+    }
+    Ok(names)
+}
+
+/// What ptxas says, or `None` where it is not installed. Fails if it objects to any kernel.
+fn judge(files: &[EntryFile], options: &Options) -> Result<Option<Vec<(String, Resources)>>> {
+    let missing = |why: &str| {
+        print_table(files, &[]);
+        ensure!(!options.require_ptxas, "{why}: run `cargo xtask setup`");
+        println!("{} kernels NOT assembled: {why} (`cargo xtask setup` installs it)", files.len());
+        Ok(None)
+    };
+    let Some(tools) = Tools::find()? else { return missing("no ptxas found") };
+    let results = assemble::assemble(files, &tools, &target().join("ptx-build/assembled"), options.sass.as_deref())?;
+    let mut good = Vec::new();
+    let mut bad = Vec::new();
+    for (name, result) in results {
+        match result {
+            Ok(resources) => good.push((name, resources)),
+            Err(error) => bad.push(format!("{name}: {error:#}")),
+        }
+    }
+    print_table(files, &good);
+    ensure!(bad.is_empty(), "ptxas {} objects to {} of {} kernels:\n  {}", tools.release, bad.len(), files.len(), bad.join("\n  "));
+    if tools.release != RELEASE || tools.nvdisasm.is_none() {
+        let found = format!("ptxas {}{}", tools.release, if tools.nvdisasm.is_none() { " without nvdisasm" } else { "" });
+        ensure!(!options.require_ptxas, "{RESOURCES} is recorded with {RELEASE}, and this is {found}: run `cargo xtask setup`");
+        println!("{} kernels assembled, {RESOURCES} left alone: it is recorded with {RELEASE}, and this is {found}", files.len());
+        return Ok(None);
+    }
+    Ok(Some(good))
+}
+
+fn print_table(files: &[EntryFile], resources: &[(String, Resources)]) {
+    let width = files.iter().map(|file| file.name.len()).max().unwrap_or(0);
+    println!("{:width$}  {:>6}  {:>7}  {:>9}  {:>12}", "kernel", "lines", "bytes", "registers", "instructions");
+    for file in files {
+        let found = resources.iter().find(|(name, _)| *name == file.name).map(|(_, resources)| resources);
+        let registers = found.map_or("-".to_owned(), |resources| resources.registers.to_string());
+        let instructions = found.and_then(|resources| resources.instructions).map_or("-".to_owned(), |counts| counts.total.to_string());
+        println!("{:width$}  {:>6}  {:>7}  {registers:>9}  {instructions:>12}", file.name, file.text.lines().count(), file.text.len());
+    }
+    println!("{} kernels, {} KiB", files.len(), files.iter().map(|file| file.text.len()).sum::<usize>().div_ceil(1024));
+}
+
+fn resources_text(all: &[(String, Resources)]) -> String {
+    let width = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut text =
+        format!("# Made by `cargo xtask ptx` with ptxas and nvdisasm {RELEASE} for sm_90a: no spills, no local memory, no warnings.\n");
+    text += &format!(
+        "{:width$}  {:>9}  {:>8}  {:>11}  {:>12}  {:>5}  {:>4}\n",
+        "kernel", "registers", "barriers", "static_smem", "instructions", "wgmma", "exp2"
+    );
+    for (name, resources) in all {
+        let counts = resources.instructions.unwrap_or_default();
+        text += &format!(
+            "{name:width$}  {:>9}  {:>8}  {:>11}  {:>12}  {:>5}  {:>4}\n",
+            resources.registers, resources.barriers, resources.static_smem, counts.total, counts.wgmma, counts.exp2
+        );
+    }
+    text
+}
+
+/// The committed kernels that differ from those made, and how.
+fn stale_kernels(folder: &Path, files: &[EntryFile]) -> Result<Vec<String>> {
+    let made: BTreeSet<String> = files.iter().map(|file| file.name.clone()).collect();
+    let mut wrong: Vec<String> =
+        ptx_names(folder)?.difference(&made).map(|name| format!("{name}.ptx: no kernel of this name in the source")).collect();
+    wrong.extend(files.iter().filter_map(|file| stale(&folder.join(format!("{}.ptx", file.name)), &file.text)));
+    Ok(wrong)
+}
+
+/// How a committed file differs from the text that it should hold, if it does.
+fn stale(path: &Path, made: &str) -> Option<String> {
+    let difference = match fs::read_to_string(path) {
+        Ok(text) if text == made => return None,
+        Ok(text) => first_difference(&text, made),
+        Err(error) => error.to_string(),
+    };
+    Some(format!("{}: {difference}", path.file_name().unwrap_or_default().display()))
+}
+
+/// The outcome of a check: what is stale, and what ptxas objects to.
+fn conclude(folder: &Path, count: usize, wrong: &[String], judged: Result<Option<Vec<(String, Resources)>>>) -> Result<()> {
+    let folder = shown(folder);
+    let stale = format!("{folder} is stale; run `cargo xtask ptx` and commit what changes:\n  {}", wrong.join("\n  "));
+    match judged {
+        Err(error) if wrong.is_empty() => Err(error),
+        Err(error) => bail!("{stale}\n{error:#}"),
+        Ok(_) if !wrong.is_empty() => bail!(stale),
+        Ok(resources) => {
+            println!("{folder} is fresh: {count} kernels{}", if resources.is_some() { ", resources" } else { "" });
+            Ok(())
+        }
+    }
+}
+
+fn first_difference(committed: &str, made: &str) -> String {
+    let mut lines = (1..).zip(committed.lines().zip(made.lines()));
+    match lines.find(|(_, (old, new))| old != new) {
+        Some((line, (old, new))) => format!("line {line} is `{}`, the source gives `{}`", old.trim(), new.trim()),
+        None => format!("{} lines, the source gives {}", committed.lines().count(), made.lines().count()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use assemble::Instructions;
+
+    #[test]
+    fn differences_name_the_line() {
+        assert_eq!(first_difference("a\nb\n", "a\nc\n"), "line 2 is `b`, the source gives `c`");
+        assert_eq!(first_difference("a\n", "a\nc\n"), "1 lines, the source gives 2");
+    }
+
+    #[test]
+    fn resources_are_a_table() {
+        let counts = Instructions { total: 2000, wgmma: 32, exp2: 64 };
+        let kernel = Resources { registers: 168, barriers: 9, static_smem: 0, instructions: Some(counts) };
+        let text = resources_text(&[("k".to_owned(), kernel)]);
+        assert_eq!(text.lines().last().unwrap().split_whitespace().collect::<Vec<_>>(), ["k", "168", "9", "0", "2000", "32", "64"]);
+    }
+}

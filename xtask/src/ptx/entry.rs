@@ -1,0 +1,194 @@
+//! From a compiler's module to one self-contained, tidy PTX file per entry.
+//!
+//! What neither compiler can express is added here: 64-byte alignment of by-value tensor maps, and launch bounds. What costs bytes and
+//! says nothing is dropped. What a kernel must not contain is refused, with line and text.
+
+use super::module::{Item, Module, tokens};
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::HashSet;
+
+/// The highest PTX version that the files may ask for: 8.3 has all that the kernels use, and every driver that knows it can load them.
+const MAX_VERSION: (u32, u32) = (8, 3);
+
+/// One finished file.
+#[derive(Debug, PartialEq, Eq)]
+pub struct EntryFile {
+    /// The entry's name; the file is `<name>.ptx`.
+    pub name: String,
+    /// The file's text.
+    pub text: String,
+}
+
+/// Makes the files, in the order of their names, for entries whose name contains `only`.
+///
+/// # Errors
+/// An entry that uses a function, a global or a local array, or has no launch bounds.
+pub fn files(module: &Module, only: &str) -> Result<Vec<EntryFile>> {
+    let mut files = Vec::new();
+    for entry in &module.entries {
+        let name = entry.entry_name().expect("an entry has a name");
+        if name.contains(only) {
+            let text = file(module, entry, name).with_context(|| format!("kernel {name}"))?;
+            files.push(EntryFile { name: name.to_owned(), text });
+        }
+    }
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    if let Some(pair) = files.windows(2).find(|pair| pair[0].name == pair[1].name) {
+        bail!("two kernels are called {}", pair[0].name);
+    }
+    Ok(files)
+}
+
+fn file(module: &Module, entry: &Item, name: &str) -> Result<String> {
+    ensure!(entry.text().starts_with(".visible .entry"), "line {}: not visible: {}", entry.line, entry.text());
+    refuse_local_memory(entry)?;
+    let declarations = referenced(module, entry)?;
+    let threads = launch_bounds(entry)?;
+    let (major, minor) = module.version.min(MAX_VERSION);
+    let mut text =
+        format!("// Made by `cargo xtask ptx` from kernels/: do not edit.\n.version {major}.{minor}\n.target sm_90a\n.address_size 64\n\n");
+    for (_, line) in declarations.iter().flat_map(|item| &item.lines) {
+        text.push_str(line);
+        text.push('\n');
+    }
+    let mut before_body = true;
+    for (number, line) in &entry.lines {
+        if before_body && line.trim() == "{" {
+            text.push_str(&format!(".maxntid {threads}, 1, 1\n.minnctapersm 1\n"));
+            before_body = false;
+        }
+        if before_body {
+            ensure!(!line.contains(".maxntid") && !line.contains(".minnctapersm"), "line {number}: launch bounds already: {line}");
+            text.push_str(&raise_alignment(line));
+        } else {
+            text.push_str(&tidy(line));
+        }
+        text.push('\n');
+    }
+    ensure!(!before_body, "the entry {name} has no body on lines of its own");
+    Ok(text)
+}
+
+/// The module-level items that the entry names.
+fn referenced<'a>(module: &'a Module, entry: &Item) -> Result<Vec<&'a Item>> {
+    let words: HashSet<&str> = entry.lines.iter().flat_map(|(_, line)| tokens(line)).collect();
+    let mut used = Vec::new();
+    for item in &module.others {
+        let name = item.declared_name().with_context(|| format!("line {}: not understood: {}", item.line, item.text()))?;
+        if !words.contains(name.as_str()) {
+            continue;
+        }
+        ensure!(
+            item.text().starts_with(".extern .shared"),
+            "a kernel may use dynamic shared memory only, and this one uses {name} (line {}): {}",
+            item.line,
+            item.text()
+        );
+        used.push(item);
+    }
+    Ok(used)
+}
+
+fn refuse_local_memory(entry: &Item) -> Result<()> {
+    for (number, line) in &entry.lines {
+        for word in tokens(line) {
+            ensure!(word != ".local", "line {number}: an array in local memory instead of registers: {}", line.trim());
+            ensure!(word != "call" && !word.starts_with("call."), "line {number}: a call that was not inlined: {}", line.trim());
+        }
+    }
+    Ok(())
+}
+
+/// The threads of a CTA, from the comment `launch_bounds <threads>` that the kernel's source writes by inline asm.
+fn launch_bounds(entry: &Item) -> Result<u32> {
+    let mut found: Option<u32> = None;
+    for (number, comment) in &entry.comments {
+        let Some(value) = comment.strip_prefix("launch_bounds ") else { continue };
+        let threads: u32 = value.trim().parse().with_context(|| format!("line {number}: {comment}"))?;
+        ensure!((1..=1024).contains(&threads), "line {number}: a CTA has 1 to 1024 threads: {comment}");
+        ensure!(found.is_none_or(|other| other == threads), "line {number}: a second launch bound: {comment}");
+        found = Some(threads);
+    }
+    found.context("no launch bounds: the entry's source must hold asm!(\"// launch_bounds {}\", const THREADS)")
+}
+
+/// By-value tensor maps must be 64-byte aligned, and rustc cannot say so.
+fn raise_alignment(line: &str) -> String {
+    let is_tensor_map = line.contains(".param .align 16 .b8 ") && line.trim_end_matches(',').ends_with("[128]");
+    if is_tensor_map { line.replace(".align 16", ".align 64") } else { line.to_owned() }
+}
+
+/// One space instead of a tab between operation and operands, and labels without the function's number in the compiler's module.
+fn tidy(line: &str) -> String {
+    let indented = line.starts_with(char::is_whitespace);
+    let code = line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut text = String::from(if indented { "\t" } else { "" });
+    let mut rest = code.as_str();
+    while let Some((before, after)) = rest.split_once("$L__BB") {
+        text.push_str(before);
+        text.push_str("$L_");
+        rest = after.split_once('_').map_or(after, |(_function, block)| block);
+    }
+    text + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::module::parse;
+    use super::*;
+
+    const BOUNDS: &str = "\t// begin inline asm\n\t// launch_bounds 384\n\t// end inline asm\n";
+
+    fn module(version: &str, outside: &str, body: &str) -> Module {
+        parse(&format!(
+            ".version {version}\n.target sm_90a\n.address_size 64\n\n{outside}\n\t// .globl k\n.visible .entry k(\n\t.param .align 16 .b8 k_param_0[128],\n\t.param .align 16 .b8 k_param_1[96],\n\t.param .align 16 .b8 k_param_2[128]\n)\n{{\n{body}}}\n"
+        ))
+        .unwrap()
+    }
+
+    fn one(version: &str, outside: &str, body: &str) -> Result<String> {
+        Ok(files(&module(version, outside, body), "")?.remove(0).text)
+    }
+
+    #[test]
+    fn finished_file() {
+        let outside = ".extern .shared .align 1024 .b8 smem[];\n.extern .shared .align 16 .b8 other[];\n.visible .func f(\n)\n{\n}\n";
+        let body = format!(
+            "\t.reg .b32 \t%r<2>;\n\n{BOUNDS}\t// begin inline asm\n\tmov.u32 %r1, smem;\n\t// end inline asm\n\t@%p1 bra \t$L__BB17_2;\n$L__BB17_2:\n\tret; // done\n"
+        );
+        let expected = "// Made by `cargo xtask ptx` from kernels/: do not edit.\n.version 8.3\n.target sm_90a\n.address_size 64\n\n.extern .shared .align 1024 .b8 smem[];\n.visible .entry k(\n\t.param .align 64 .b8 k_param_0[128],\n\t.param .align 16 .b8 k_param_1[96],\n\t.param .align 64 .b8 k_param_2[128]\n)\n.maxntid 384, 1, 1\n.minnctapersm 1\n{\n\t.reg .b32 %r<2>;\n\tmov.u32 %r1, smem;\n\t@%p1 bra $L_2;\n$L_2:\n\tret;\n}\n";
+        assert_eq!(one("9.5", outside, &body).unwrap(), expected);
+    }
+
+    #[test]
+    fn lower_versions_stay() {
+        assert!(one("8.0", "", BOUNDS).unwrap().contains("\n.version 8.0\n"));
+    }
+
+    #[test]
+    fn refuses_what_a_kernel_must_not_contain() {
+        let refused = |outside: &str, body: &str, words: &[&str]| {
+            let error = format!("{:#}", one("8.3", outside, &format!("{BOUNDS}{body}")).unwrap_err());
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        };
+        refused("", "\t.local .align 16 .b8 __local_depot1[64];\n", &["kernel k", "local memory", "__local_depot1"]);
+        refused(".extern .func panic\n(\n)\n;\n", "\tcall.uni panic;\n", &["not inlined", "panic"]);
+        refused(".global .align 4 .b8 table[4] = {1, 2, 3, 4};\n", "\tmov.b64 %rd1, table;\n", &["line 5", "table[4]"]);
+        refused(".shared .align 4 .b8 fixed[4];\n", "\tmov.b32 %r1, fixed;\n", &["fixed"]);
+    }
+
+    #[test]
+    fn launch_bounds_are_required_and_unique() {
+        let error = |body: &str| format!("{:#}", one("8.3", "", body).unwrap_err());
+        assert!(error("\tret;\n").contains("no launch bounds"));
+        assert!(error("\t// launch_bounds 384\n\t// launch_bounds 512\n").contains("second"));
+        assert!(error("\t// launch_bounds 2048\n").contains("1024"));
+        assert!(error("\t// launch_bounds many\n").contains("many"));
+        assert!(one("8.3", "", &format!("{BOUNDS}{BOUNDS}")).is_ok());
+    }
+
+    #[test]
+    fn only_some_entries() {
+        assert_eq!(files(&module("8.3", "", BOUNDS), "nothing").unwrap(), []);
+    }
+}
