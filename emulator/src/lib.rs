@@ -1,20 +1,12 @@
-//! A stand-in for the CUDA driver.
+//! A stand-in for the CUDA driver: a `libcuda.so.1` that executes PTX on the CPU and checks Hopper's asynchronous hand-overs.
+//!
+//! The library is a cdylib with the driver's own functions; programs find it through the loader's path, or through a variable that names it
+//! as the driver. Nothing here depends on the kernels or on the library that launches them: they meet at the driver's ABI and in PTX text.
+
+mod check;
+mod driver;
 mod lower;
 mod machine;
 mod ptx;
-#[cfg(test)]
-mod front_end_tests {
-    #[test]
-    fn prototype() {
-        for path in ["/tmp/proto.ptx", "/work/shared/rust-cuda/prototype_rust_cuda.raw.ptx"] {
-            let source = std::fs::read_to_string(path).unwrap();
-            let t = std::time::Instant::now();
-            let module = crate::ptx::parse(&source).unwrap_or_else(|e| panic!("{e}"));
-            let program = crate::lower::lower(&module, &source).unwrap_or_else(|e| panic!("{e}"));
-            println!("{} {:?}", program.kernels.len(), t.elapsed());
-            for k in &program.kernels {
-                println!("{} code {} words {} {} {}", k.name, k.code.len(), k.words, k.doubles, k.preds);
-            }
-        }
-    }
-}
+
+pub use driver::exports;

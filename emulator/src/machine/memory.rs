@@ -33,7 +33,16 @@ pub struct Allocation {
 pub enum AllocationKind {
     Device,
     PinnedHost,
+    /// Managed memory: the host's address is the device's.
+    Managed,
     ModuleData,
+}
+
+impl AllocationKind {
+    /// Whether the host reaches it under the same address.
+    pub fn is_host(self) -> bool {
+        matches!(self, AllocationKind::PinnedHost | AllocationKind::Managed)
+    }
 }
 
 // SAFETY: the memory is plain bytes that live as long as the value; concurrent accesses of racing programs are relaxed atomics or byte
@@ -241,10 +250,10 @@ impl Memory {
     /// Allocates; `None` if there is no room.
     pub fn allocate(&self, bytes: u64, kind: AllocationKind, context: u64) -> Option<Arc<Allocation>> {
         let mut state = self.lock();
-        if kind != AllocationKind::PinnedHost && state.used.checked_add(bytes)? > self.capacity {
+        if !kind.is_host() && state.used.checked_add(bytes)? > self.capacity {
             return None;
         }
-        let base = (kind != AllocationKind::PinnedHost).then_some(state.next);
+        let base = (!kind.is_host()).then_some(state.next);
         let allocation = Arc::new(Allocation::new(base, bytes, kind, context, self.track_writes)?);
         if base.is_some() {
             state.next = (state.next + bytes + GUARD_BYTES).next_multiple_of(ALIGN);
@@ -262,7 +271,7 @@ impl Memory {
         let Some(at) = state.map.live.iter().position(|a| a.base == base && is_kind(a.kind)) else { return false };
         let map = Arc::make_mut(&mut state.map);
         let gone = map.live.remove(at);
-        if gone.kind != AllocationKind::PinnedHost {
+        if !gone.kind.is_host() {
             map.freed.push((gone.base, gone.bytes));
             state.used -= gone.bytes;
         }
