@@ -72,6 +72,7 @@ mod tensor;
 #[cfg(feature = "cust")]
 pub use attention::{Attention, Output};
 pub use error::Error;
+pub use hopper_attention_driver::{CUresult, LoadError};
 pub use hopper_attention_kernels::config::DType;
 pub use layout::{Dim, Layout};
 #[cfg(feature = "cust")]
