@@ -36,7 +36,7 @@
 //!     HOPPER_ATTENTION_INTERNAL = 9,           // a fault of this library
 //! };
 //!
-//! // What went wrong in this thread's latest call of hopper_attention_forward, "" if it succeeded. Valid until the thread's next such call.
+//! // What went wrong in this thread's latest call of hopper_attention_forward, "" if it succeeded. Valid until its next such call.
 //! const char *hopper_attention_last_error(void);
 //! ```
 

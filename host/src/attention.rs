@@ -75,7 +75,8 @@ impl Attention {
     /// Computes attention into new tensors of the current context, and returns when the work is done.
     ///
     /// Shapes: `q` is `[batch, seqlen_q, num_heads, head_dim]`, `k` and `v` are `[batch, seqlen_k, num_heads_k, head_dim]`; see
-    /// [`raw::forward`]. The work runs on the legacy default stream, so it follows whatever was enqueued on cust's streams before.
+    /// [`raw::forward`]. The work runs on the legacy default stream, so it follows whatever was enqueued on cust's streams before, and it
+    /// cannot be captured into a graph.
     ///
     /// # Errors
     ///
@@ -90,7 +91,7 @@ impl Attention {
         let [batch, seqlen_q, num_heads, _] = q.layout().shape;
         // SAFETY: the kernel writes every element; where it fails, the tensors are dropped unread.
         let mut o = unsafe { Tensor::uninitialized(q.layout().shape)? };
-        // O has at least 8 times as many elements, or fewer of both: the product does not overflow where O could be allocated.
+        // No overflow: where O is not empty, it was allocated with at least as many elements.
         let rows = if o.layout().is_empty() { 0 } else { batch * num_heads * seqlen_q };
         // SAFETY: as above.
         let mut lse = unsafe { DeviceBuffer::<f32>::uninitialized(rows)? };
@@ -108,6 +109,21 @@ impl Attention {
     /// Enqueues attention on `stream`, into the caller's memory, and returns without waiting. `lse` has room for
     /// `batch * num_heads * seqlen_q` f32; see [`raw::forward`], which this calls.
     ///
+    /// ```no_run
+    /// # use half::bf16;
+    /// # use hopper_attention::{Attention, Layout, Tensor};
+    /// use cust::stream::{Stream, StreamFlags};
+    ///
+    /// # let _context = cust::quick_init()?;
+    /// # let x = Tensor::<bf16>::zeroed(Layout::bshd([2, 1000, 16, 128]))?;
+    /// let stream = Stream::new(StreamFlags::DEFAULT, None)?;
+    /// let mut o = Tensor::zeroed(*x.layout())?;
+    /// // SAFETY: `x` and `o` outlive the work, which is waited for below, and nothing else touches them.
+    /// unsafe { Attention::new().forward_into(&x, &x, &x, &mut o, None, &stream)? };
+    /// stream.synchronize()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// Those of [`raw::forward`].
@@ -115,18 +131,18 @@ impl Attention {
     /// # Safety
     ///
     /// Until the work on `stream` is done (in every replay, if `stream` is being captured) all tensors stay allocated, nothing else
-    /// writes `q`, `k` and `v`, and nothing else reads or writes `o` and `lse`; their borrows end with this call, so the compiler does not see to
-    /// it. All of them, and `stream`, belong to the context that is current on this thread.
-    pub unsafe fn forward_into<'a, T: Element>(
+    /// writes `q`, `k` and `v`, and nothing else reads or writes `o` and `lse`; their borrows end with this call, so the compiler does
+    /// not see to it. All of them, and `stream`, belong to the context that is current on this thread.
+    pub unsafe fn forward_into<'a, 'o, T: Element>(
         &self,
         q: impl Into<TensorView<'a, T>>,
         k: impl Into<TensorView<'a, T>>,
         v: impl Into<TensorView<'a, T>>,
-        o: &mut TensorViewMut<'_, T>,
+        o: impl Into<TensorViewMut<'o, T>>,
         lse: Option<&mut DeviceSlice<f32>>,
         stream: &Stream,
     ) -> Result<(), Error> {
-        let (q, k, v) = (q.into(), k.into(), v.into());
+        let (q, k, v, o) = (q.into(), k.into(), v.into(), o.into());
         // SAFETY: passed on to the caller. The views were checked against the memory they borrow.
         unsafe { raw::forward(q.as_raw(), k.as_raw(), v.as_raw(), o.as_raw(), lse.map(raw_lse), &self.options, stream.as_inner().cast()) }
     }

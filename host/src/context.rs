@@ -11,8 +11,8 @@ use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use hopper_attention_driver::{
-    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUfunction, CUfunction_attribute, CUjit_option, CUpointer_attribute, CUresult,
-    CUstream, CUstreamCaptureMode, Driver,
+    CUcontext, CUctx_st, CUdevice, CUdevice_attribute, CUdeviceptr, CUfunc_st, CUfunction, CUfunction_attribute, CUjit_option,
+    CUpointer_attribute, CUresult, CUstream, CUstreamCaptureMode, Driver,
 };
 use hopper_attention_kernels::config::{FORWARD, TileConfig};
 
@@ -25,20 +25,19 @@ use crate::slots::Slots;
 /// A context whose device can run the kernels.
 pub(crate) struct Context {
     id: u64,
-    handle: Handle<CUcontext>,
+    handle: Handle<CUctx_st>,
     device: CUdevice,
     pub multiprocessors: u32,
     pub driver: &'static Driver,
     pub slots: Slots,
-    kernels: [OnceLock<Handle<CUfunction>>; kernels::COUNT],
+    kernels: [OnceLock<Handle<CUfunc_st>>; kernels::COUNT],
     /// Held while a module is loaded, so that threads do not load the same one.
     loading: Mutex<()>,
 }
 
-/// A handle of the driver, which is an address.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Handle<T>(T);
-// SAFETY: the CUDA driver API allows the use of its handles from any thread.
+/// A context or function of the driver.
+struct Handle<T>(*mut T);
+// SAFETY: the CUDA driver API allows the use of its handles from any thread, and nothing here reads what they point to.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}
@@ -56,11 +55,8 @@ impl Context {
         let driver = driver()?;
         let mut id = 0;
         // SAFETY: a null context means the current one; `id` is writable.
-        match unsafe { driver.cuCtxGetId(ptr::null_mut(), &mut id) } {
-            // The driver before cuInit, or after it without a current context.
-            CUresult::NOT_INITIALIZED | CUresult::INVALID_CONTEXT => return Err(Error::NoContext),
-            code => check("cuCtxGetId", code)?,
-        }
+        let code = unsafe { driver.cuCtxGetId(ptr::null_mut(), &mut id) };
+        check("cuCtxGetId", code).map_err(|error| if has_current(driver) { error } else { Error::NoContext })?;
         // While the thread ends its locals may be gone; the list serves then.
         let last = LAST.try_with(|last| last.borrow().clone().filter(|context| context.id == id)).ok().flatten();
         if let Some(context) = last {
@@ -76,7 +72,7 @@ impl Context {
                     Some(context) => context,
                     None => {
                         let context = Arc::new(Self::examine(driver, id)?);
-                        contexts.retain(|other| other.handle != context.handle);
+                        contexts.retain(|other| other.handle.0 != context.handle.0);
                         contexts.push(context.clone());
                         context
                     }
@@ -159,7 +155,7 @@ impl Context {
         let mut owner: CUcontext = ptr::null_mut();
         // SAFETY: `owner` is writable, and the caller of the launch answers for the stream being alive.
         let code = unsafe { self.driver.cuStreamGetCtx(stream, &mut owner) };
-        if code == CUresult::SUCCESS && Handle(owner) != self.handle {
+        if code == CUresult::SUCCESS && owner != self.handle.0 {
             return Error::invalid("stream", "of another context", "of the context that is current on this thread");
         }
         error
@@ -184,11 +180,19 @@ impl Context {
             return refuse(&format!("on device {device}"));
         }
         // Memory of a pool belongs to a device, not to a context.
-        if !owner.is_null() && Handle(owner) != self.handle {
+        if !owner.is_null() && owner != self.handle.0 {
             return refuse("of another context");
         }
         Ok(())
     }
+}
+
+/// Whether the calling thread has a current context; not so before cuInit.
+fn has_current(driver: &Driver) -> bool {
+    let mut context = ptr::null_mut();
+    // SAFETY: `context` is writable.
+    let code = unsafe { driver.cuCtxGetCurrent(&mut context) };
+    code == CUresult::SUCCESS && !context.is_null()
 }
 
 fn device_name(driver: &Driver, device: CUdevice) -> String {

@@ -19,7 +19,8 @@ pub enum Error {
         requirement: String,
     },
 
-    /// The arguments describe an attention that is well defined, but not one that these kernels compute: another implementation can serve it.
+    /// The arguments describe an attention that is well defined, but not one that these kernels compute: another implementation can
+    /// serve it.
     #[error("unsupported: {field} is {value}, but must be {requirement}")]
     Unsupported {
         /// Which argument, such as `q.head_dim` or `k.seqlen_stride`.
@@ -50,7 +51,10 @@ pub enum Error {
     },
 
     /// The driver does not know the PTX version of the kernels.
-    #[error("the driver supports CUDA {}.{}, but the kernels (PTX {}.{}) need CUDA {}.{}; update the NVIDIA driver", found.0, found.1, ptx.0, ptx.1, needed.0, needed.1)]
+    #[error(
+        "the driver supports CUDA {}.{}, but the kernels (PTX {}.{}) need CUDA {}.{}; update the NVIDIA driver",
+        found.0, found.1, ptx.0, ptx.1, needed.0, needed.1
+    )]
     DriverTooOld {
         /// The newest CUDA version that the driver supports, as (major, minor).
         found: (u32, u32),

@@ -121,7 +121,8 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] unless the extent of `dim` is 1; [`Error::Unsupported`] for the other dimensions, which the copy engine cannot repeat.
+    /// [`Error::Invalid`] unless the extent of `dim` is 1; [`Error::Unsupported`] for the other dimensions, which the copy engine
+    /// cannot repeat.
     pub fn broadcast(&self, dim: Dim, extent: usize) -> Result<Self, Error> {
         if !matches!(dim, Dim::Batch | Dim::Heads) {
             return Err(Error::unsupported("the dimension to broadcast", dim.name(), "batch or heads"));

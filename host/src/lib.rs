@@ -22,8 +22,8 @@
 //!
 //! # Layers
 //!
-//! - [`Attention`], [`Tensor`], [`TensorView`]: for users of the crate `cust` (feature `cust`, on by default). [`Attention::forward`] is safe
-//!   and waits; [`Attention::forward_into`] is unsafe and enqueues.
+//! - [`Attention`], [`Tensor`], [`TensorView`]: for users of the crate `cust` (feature `cust`, on by default). [`Attention::forward`] is
+//!   safe and waits; [`Attention::forward_into`] is unsafe and enqueues.
 //! - [`raw`]: device addresses, a raw stream and the current context, for users of candle, cudarc, burn or anything else. With
 //!   `default-features = false` nothing else is built, and building it takes no environment variable.
 //! - [`mod@reference`]: the same attention on the CPU, to judge results by.
@@ -37,13 +37,13 @@
 //! | lengths | seqlen_q and seqlen_k independent, 0 to 2^31 - 1025, no multiples of anything |
 //! | mask | none, or causal, aligned to the bottom right: query `i` sees key `j <= i + seqlen_k - seqlen_q` |
 //! | heads | num_heads any multiple of num_heads_k |
-//! | strides | any of batch, sequence and heads that are multiples of 8 elements, see [`Layout`]; inputs may be broadcast over batch and heads |
+//! | strides | multiples of 8 elements, in any order of batch, sequence and heads ([`Layout`]); 0 to broadcast an input over batch or heads |
 //! | GPU | compute capability 9.0: H100, H200, GH200 and their kin |
 //!
 //! Results are bitwise repeatable, and a row's result does not depend on the rest of the batch.
 //!
-//! A row that sees no key, or only logits of -inf, has `O = 0` and `LSE = -inf`. NaN or infinity in Q or K reaches only the rows that see it; in V
-//! it reaches every row of the query tiles that visit its key tile, since the tensor core multiplies it by 0 (as in FlashAttention-3
+//! A row that sees no key, or only logits of -inf, has `O = 0` and `LSE = -inf`. NaN or infinity in Q or K reaches only the rows that see
+//! it; in V it reaches every row of the query tiles that visit its key tile, since the tensor core multiplies it by 0 (as in FlashAttention-3
 //! and cuDNN). Keys beyond seqlen_k reach nothing, whatever lies there in memory.
 //!
 //! # Environment variables
@@ -72,6 +72,7 @@ mod tensor;
 #[cfg(feature = "cust")]
 pub use attention::{Attention, Output};
 pub use error::Error;
+pub use hopper_attention_driver::{CUresult, LoadError};
 pub use hopper_attention_kernels::config::DType;
 pub use layout::{Dim, Layout};
 #[cfg(feature = "cust")]

@@ -100,8 +100,8 @@ pub struct Options {
 /// # Errors
 ///
 /// [`Error::Invalid`] and [`Error::Unsupported`] name the argument that is at fault; they are found before the driver is touched.
-/// [`Error::NoDriver`], [`Error::NoContext`], [`Error::UnsuitableDevice`], [`Error::DriverTooOld`], [`Error::Load`] and [`Error::PtxFile`] say
-/// why there is no kernel to launch; [`Error::Driver`] is any other failure of the driver.
+/// [`Error::NoDriver`], [`Error::NoContext`], [`Error::UnsuitableDevice`], [`Error::DriverTooOld`], [`Error::Load`] and [`Error::PtxFile`]
+/// say why there is no kernel to launch; [`Error::Driver`] is any other failure of the driver.
 ///
 /// # Safety
 ///
@@ -141,7 +141,8 @@ pub fn prepare(head_dim: usize, dtype: DType, causal: bool) -> Result<(), Error>
 }
 
 /// Takes the kernels from PTX files `<entry>.ptx` in a folder instead of those built into the library, for the whole process; the
-/// environment variable `HOPPER_ATTENTION_PTX_DIR` does the same.
+/// environment variable `HOPPER_ATTENTION_PTX_DIR` does the same. They are made by this version of the project (`cargo xtask ptx`): tile
+/// shapes and parameters are the library's own.
 ///
 /// # Errors
 ///

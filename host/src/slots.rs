@@ -1,8 +1,8 @@
 //! Which scheduler slot a launch may draw its tiles from: never one that another launch in flight draws from.
 //!
-//! The launches of a stream are ordered, so each stream has a slot of its own, found by the id that `cuStreamGetId` gives and that is never
-//! used again. A captured launch has none and walks its tiles in static order: the graph may be instantiated twice and both replayed at once.
-//! So has a stream that finds the table crowded. The order moves no result, only the time that the last tiles take.
+//! The launches of a stream are ordered, so each stream has a slot of its own, found by the id that `cuStreamGetId` gives and that is
+//! never used again. A captured launch has none and walks its tiles in static order: its graph may be instantiated twice, and both
+//! replayed at once. Nor has a stream that finds the table crowded. The order moves no result, only the time that the last tiles take.
 
 use std::mem::size_of;
 use std::ptr;

@@ -78,8 +78,8 @@ impl<T: Element> Tensor<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`] if the copy fails, which may be due to earlier work; [`Error::Invalid`] if a broadcast tensor has more elements than
-    /// a `Vec` can hold.
+    /// [`Error::Driver`] if the copy fails, which may be due to earlier work; [`Error::Invalid`] if a broadcast tensor has more elements
+    /// than a `Vec` can hold.
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
         let too_many = || Error::invalid("the number of elements", format!("{:?}", self.layout.shape), "small enough for memory");
         let elements = self.layout.elements().ok_or_else(too_many)?;
@@ -236,6 +236,12 @@ impl<'a, T: Element> From<&'a Tensor<T>> for TensorView<'a, T> {
 impl<'a, T: Element> From<&'a mut Tensor<T>> for TensorViewMut<'a, T> {
     fn from(tensor: &'a mut Tensor<T>) -> Self {
         tensor.view_mut()
+    }
+}
+
+impl<'a, T: Element> From<&'a mut TensorViewMut<'_, T>> for TensorViewMut<'a, T> {
+    fn from(view: &'a mut TensorViewMut<'_, T>) -> Self {
+        Self { raw: view.raw, memory: PhantomData }
     }
 }
 

@@ -139,10 +139,17 @@ fn first_use_during_capture() {
 #[test]
 fn no_current_context() {
     let script = Script::start();
-    for code in [3, 201] {
-        script.set("cuCtxGetId", code);
-        assert!(matches!(forward(full(), 0), Err(Error::NoContext)));
-    }
+    // cuInit was never called.
+    script.set("cuCtxGetId", 3);
+    script.set("cuCtxGetCurrent", 3);
+    assert!(matches!(forward(full(), 0), Err(Error::NoContext)));
+    // No context was made current.
+    script.set("cuCtxGetId", 201);
+    script.set("cuCtxGetCurrent", 0);
+    script.set("context", 0);
+    assert!(matches!(forward(full(), 0), Err(Error::NoContext)));
+    // The current one was destroyed.
+    script.set("context", 0xC0);
     script.set("cuCtxGetId", 709);
     let error = forward(full(), 0).unwrap_err();
     assert_eq!(error.to_string(), "cuCtxGetId failed: CUDA_ERROR_CONTEXT_IS_DESTROYED (709)");

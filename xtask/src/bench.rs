@@ -22,7 +22,7 @@ pub struct Options {
     /// burst: cool and in turns; sustained: at the card's power limit
     #[arg(long, value_parser = ["burst", "sustained"], default_value = "burst")]
     pub protocol: String,
-    /// The JSON file; the chart goes beside it as .svg [default: benches/recorded/<device>/<date>-<what>.json]
+    /// The JSON file; the chart goes beside it as .svg [default: benches/recorded/DEVICE/DATE-peers.json or DATE-own.json]
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Measure nothing: draw this recording

@@ -40,7 +40,7 @@ pub enum CoreSource {
     Auto,
     /// The toolchain's rust-src
     Toolchain,
-    /// third_party/rust-library-<version>.tar.xz
+    /// third_party/rust-library-VERSION.tar.xz
     Archive,
 }
 

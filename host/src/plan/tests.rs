@@ -265,7 +265,7 @@ fn the_fourth_slice_of_a_packed_buffer() {
         Arguments { q, k, v, o, ..Arguments::new() }
     };
     let packed = |layout| Tensor4 { address: Q, dtype: DType::F16, layout };
-    // [batch, seqlen, 4, heads, head_dim], [batch, seqlen, heads, 4, head_dim], [batch, 4, heads, seqlen, head_dim], [batch, heads, seqlen, 4, head_dim].
+    // [batch, seqlen, 4, heads, head_dim], [batch, seqlen, heads, 4, head_dim], and the same two with seqlen behind heads.
     slices(packed(Layout::bshd([batch, seqlen, 4 * heads, head_dim])), Dim::Heads, heads).accepted();
     slices(packed(Layout::bshd([batch, seqlen, heads, 4 * head_dim])), Dim::HeadDim, head_dim).accepted();
     slices(packed(Layout::bhsd([batch, seqlen, 4 * heads, head_dim])), Dim::Heads, heads).accepted();

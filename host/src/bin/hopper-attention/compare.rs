@@ -97,7 +97,8 @@ impl fmt::Display for Comparison {
         for Difference { name, max, rms, tolerance, unlike } in &self.0 {
             writeln!(
                 f,
-                "{name:>3}: largest difference {max:.2e} (rounding explains {tolerance:.2e}), root mean square {rms:.2e}, NaN or inf on one side only: {unlike}"
+                "{name:>3}: largest difference {max:.2e} (rounding explains {tolerance:.2e}), root mean square {rms:.2e}, \
+                 NaN or inf on one side only: {unlike}"
             )?;
         }
         write!(f, "{}", if self.agrees() { "agrees" } else { "DIFFERS" })
