@@ -20,9 +20,10 @@ mod tensor_map;
 mod vector;
 mod warp;
 
+pub use cta::describe_pc;
 pub use fault::{Fault, FaultKind, Step};
 pub use grid::{Launch, run_grid};
-pub use memory::{Allocation, AllocationKind, Memory, MemoryMap};
+pub use memory::{Allocation, AllocationKind, Memory};
 pub use observer::{AccessKind, Agent, AsyncKind, NoChecks, Observer};
 pub use schedule::Schedule;
 pub use tensor_map::TensorMap;
