@@ -5,6 +5,7 @@
 
 mod check;
 mod driver;
+pub mod harness;
 mod lower;
 mod machine;
 mod ptx;

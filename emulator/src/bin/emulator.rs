@@ -1,1 +1,73 @@
-fn main() {}
+//! Runs PTX files on the CPU.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Parser, Subcommand};
+use hopper_attention_emulator::harness::{Link, Spec, Verdict, check, run_once};
+
+/// Executes PTX for NVIDIA Hopper on the CPU, and reports what a GPU hides: races, missing fences and waits, deadlocks.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs a file as the comments at its head say (see `emulator help-file`).
+    Run {
+        /// The PTX file.
+        file: PathBuf,
+        /// Try the seeds 0 to N-1.
+        #[arg(long)]
+        schedules: Option<u64>,
+        /// Try this seed only.
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Turn the checks off.
+        #[arg(long)]
+        no_checks: bool,
+    },
+    /// Lists the driver functions that the library exports.
+    List,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), String> {
+    match command {
+        Command::Run { file, schedules, seed, no_checks } => {
+            let source = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+            let link = Link::emulator();
+            link.set_checks(!no_checks);
+            let mut spec = Spec::parse(&source)?;
+            spec.schedules = schedules.unwrap_or(spec.schedules);
+            let started = Instant::now();
+            if let Some(seed) = seed {
+                link.set_seed(seed);
+                run_once(&link, &source, &spec)?;
+            } else if let Verdict::Differs(message) = check(&link, &source) {
+                return Err(message);
+            }
+            println!("{}: as expected, {:.3} s", file.display(), started.elapsed().as_secs_f64());
+            Ok(())
+        }
+        Command::List => {
+            for (name, _) in hopper_attention_emulator::exports() {
+                println!("{name}");
+            }
+            Ok(())
+        }
+    }
+}

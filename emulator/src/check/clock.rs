@@ -126,9 +126,11 @@ mod tests {
     #[test]
     fn a_block_splits_and_becomes_whole_again() {
         let mut block = Block::default();
-        let set = |epoch| move |cell: &mut Cell| -> Result<(), ()> {
-            cell.write.epoch = epoch;
-            Ok(())
+        let set = |epoch| {
+            move |cell: &mut Cell| -> Result<(), ()> {
+                cell.write.epoch = epoch;
+                Ok(())
+            }
         };
         block.visit(4, 8, true, set(1)).unwrap();
         let Block::Bytes(cells) = &block else { panic!("not split") };

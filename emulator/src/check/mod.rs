@@ -153,7 +153,7 @@ impl<'a> Checks<'a> {
 
     /// Whether an earlier access of this CTA is known to `who`; `Some(true)` if only a proxy fence is missing.
     fn conflict(&self, who: Who, now: &Access, earlier: &Access, earlier_writes: bool) -> Option<bool> {
-        if earlier.epoch == 0 || (now.atomic && earlier.atomic) || earlier.agent == now.agent {
+        if earlier.epoch == 0 || (now.atomic && earlier.atomic) || (earlier.agent == now.agent && earlier.cta == now.cta) {
             return None;
         }
         if earlier.cta != now.cta {
@@ -263,6 +263,17 @@ impl<'a> Checks<'a> {
         Ok(())
     }
 
+    /// A thread uses an mbarrier: it must know its initialisation, whoever has used it since.
+    fn use_mbarrier(&mut self, who: Who, pc: u32, address: u32, write: bool) -> Step<()> {
+        let now = self.access(who, pc, AccessKind::Atomic { write });
+        if let Some(phases) = self.mbarriers.get(&address)
+            && self.conflict(who, &now, &phases.init, true).is_some()
+        {
+            return Err(self.race(&now, write, &phases.init, true, false, format!("of the mbarrier 0x{address:x}")));
+        }
+        self.visit_shared(who, pc, address, 8, AccessKind::Atomic { write })
+    }
+
     fn release_registers(&self) -> Option<usize> {
         self.registers.iter().position(|registers| registers.in_flight() > 0)
     }
@@ -300,9 +311,9 @@ impl Observer for Checks<'_> {
         }
         let now = self.access(who, pc, kind);
         let this = &*self;
-        self.shared.global.visit(address, bytes, is_write, |at, cell| {
-            this.touch(who, now, is_write, cell, &|| format!("of global 0x{at:x}"))
-        })
+        self.shared
+            .global
+            .visit(address, bytes, is_write, |at, cell| this.touch(who, now, is_write, cell, &|| format!("of global 0x{at:x}")))
     }
 
     fn ordered(&mut self, _thread: u32, address: u64, acquire: bool, release: bool) {
@@ -358,7 +369,7 @@ impl Observer for Checks<'_> {
     fn mbarrier_arrive(&mut self, agent: Agent, pc: u32, address: u32, release: bool) -> Step<()> {
         let Some(who) = self.who(agent) else { return Ok(()) };
         if let Who::Thread(_) = who {
-            self.visit_shared(who, pc, address, 8, AccessKind::Atomic { write: true })?;
+            self.use_mbarrier(who, pc, address, true)?;
         }
         let Some(phases) = self.mbarriers.get_mut(&address) else { return Ok(()) };
         if release {
@@ -381,7 +392,7 @@ impl Observer for Checks<'_> {
 
     fn mbarrier_wait(&mut self, thread: u32, pc: u32, address: u32, phase: u64, acquire: bool) -> Step<()> {
         let who = Who::Thread(thread as usize);
-        self.visit_shared(who, pc, address, 8, AccessKind::Atomic { write: false })?;
+        self.use_mbarrier(who, pc, address, false)?;
         let Some(phases) = self.mbarriers.get_mut(&address) else { return Ok(()) };
         let (now, before) = (phase.wrapping_add(2), phases.waited[thread as usize]);
         phases.waited[thread as usize] = now;
@@ -423,7 +434,7 @@ impl Observer for Checks<'_> {
     fn async_issue(&mut self, op: u64, threads: Range<u32>, pc: u32, kind: AsyncKind, mbarrier: Option<u32>) -> Step<()> {
         if let Some(address) = mbarrier {
             let thread = threads.start as usize;
-            self.visit_shared(Who::Thread(thread), pc, address, 8, AccessKind::Atomic { write: true })?;
+            self.use_mbarrier(Who::Thread(thread), pc, address, true)?;
             if self.mbarriers.get(&address).is_some_and(|phases| !phases.fenced) {
                 let message = format!(
                     "an asynchronous operation completes on the mbarrier 0x{address:x}, whose initialisation no fence.mbarrier_init or \
@@ -487,7 +498,8 @@ impl Observer for Checks<'_> {
 
     fn exit(&mut self, _kernel: &Kernel, warp: u32, mask: u32) -> Step<()> {
         for thread in Self::threads_of(warp, mask) {
-            let left = |operation: &&Operation| operation.kind == AsyncKind::Store && operation.thread == thread as u32 && !operation.waited;
+            let left =
+                |operation: &&Operation| operation.kind == AsyncKind::Store && operation.thread == thread as u32 && !operation.waited;
             if let Some(operation) = self.operations.iter().find(left) {
                 let message = "the thread exits while its bulk copy may still read shared memory; cp.async.bulk.wait_group is missing";
                 return Err(Fault::new(FaultKind::Protocol, message).pc(operation.pc).thread(thread as u32));

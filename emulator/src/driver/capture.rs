@@ -97,9 +97,8 @@ pub fn refuse_unsafe_call() -> Outcome {
         return Ok(());
     }
     let thread = std::thread::current().id();
-    let forbids = |capture: &&Arc<Capture>| {
-        (capture.thread == thread && capture.mode != RELAXED) || (mode == GLOBAL && capture.mode == GLOBAL)
-    };
+    let forbids =
+        |capture: &&Arc<Capture>| (capture.thread == thread && capture.mode != RELAXED) || (mode == GLOBAL && capture.mode == GLOBAL);
     match active().iter().find(forbids) {
         Some(capture) => {
             capture.invalidate();

@@ -161,7 +161,10 @@ fn launch(function: Handle, config: &LaunchConfig, params: In<usize>, extra: In<
 }
 
 fn encode(
-    (element, rank, address): (u32, u32, u64), dims: In<u64>, strides: In<u64>, (boxes, steps): (In<u32>, In<u32>),
+    (element, rank, address): (u32, u32, u64),
+    dims: In<u64>,
+    strides: In<u64>,
+    (boxes, steps): (In<u32>, In<u32>),
     (interleave, swizzle, promotion, fill): (u32, u32, u32, u32),
 ) -> Outcome<[u64; 16]> {
     if !(1..=5).contains(&rank) || promotion > 3 {

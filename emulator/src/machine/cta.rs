@@ -182,7 +182,7 @@ impl<'a, O: Observer> Cta<'a, O> {
                 progress |= result.map_err(|fault| self.locate(fault, Some(index)))?;
                 self.complete_named();
                 if self.draws.finish_early() {
-                    self.finish_one()?;
+                    progress |= self.finish_one()?;
                 }
             }
             if self.warps.iter().all(|warp| warp.live == 0) {
@@ -191,7 +191,7 @@ impl<'a, O: Observer> Cta<'a, O> {
                 return Ok(Progress::Done);
             }
             if std::mem::take(&mut self.out_of_turn) {
-                self.finish_one()?;
+                progress |= self.finish_one()?;
             }
             if !progress && !self.finish_one()? {
                 return Err(self.locate(self.deadlock(), None));

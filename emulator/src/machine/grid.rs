@@ -64,7 +64,7 @@ pub fn run_grid<O: Observer>(launch: &Launch<'_>, observer: impl Fn(u64) -> O + 
             for _ in 0..held.len() {
                 let Some(mut cta) = held.pop_front() else { break };
                 let before = cta.executed();
-                let result = cta.run(TURN);
+                let result = cta.run(TURN.min(launch.budget));
                 executed.fetch_add(cta.executed() - before, Ordering::Relaxed);
                 match result {
                     Ok(Progress::Done) => {}
