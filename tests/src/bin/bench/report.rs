@@ -148,8 +148,8 @@ pub fn table(run: &Run, cells: &[CellEntry]) -> Result<String> {
         let above = call.forward_ns_median - call.empty_launch_ns_median;
         writeln!(
             text,
-            "host-side cost of a call: {:.0} ns; an empty launch with the same {} bytes of parameters: {:.0} ns; {above:.0} ns above it",
-            call.forward_ns_median, call.param_bytes, call.empty_launch_ns_median
+            "host-side cost of a call, {}: {:.0} ns; an empty launch with the same {} bytes of parameters: {:.0} ns; {above:.0} ns above it",
+            call.cell, call.forward_ns_median, call.param_bytes, call.empty_launch_ns_median
         )?;
     }
     let mut ceiling = None;
