@@ -142,7 +142,13 @@ fn half_ulp<T: TestElement>(x: f64) -> f64 {
 
 /// NaN, the infinities, or a number.
 fn kind(x: f64) -> i8 {
-    if x.is_nan() { 2 } else if x.is_infinite() { x.signum() as i8 } else { 0 }
+    if x.is_nan() {
+        2
+    } else if x.is_infinite() {
+        x.signum() as i8
+    } else {
+        0
+    }
 }
 
 fn judge_o<T: TestElement>(
@@ -167,7 +173,10 @@ fn judge_o<T: TestElement>(
         }
     }
     let explained = bounds.explained::<T>();
-    ensure!(same_precision <= explained, "O in the kernel's precision is off by {same_precision:e}, but its roundings explain {explained:e}");
+    ensure!(
+        same_precision <= explained,
+        "O in the kernel's precision is off by {same_precision:e}, but its roundings explain {explained:e}"
+    );
     let mut worst = (0.0, 0);
     for i in 0..exact.o.len() {
         let (value, row) = (value(&got.o, i), i / head_dim);
@@ -186,12 +195,16 @@ fn judge_o<T: TestElement>(
     ensure!(
         worst.0 <= 1.0,
         "{} is {}, exactly {}: off by {:.2} times what is allowed (in the kernel's precision {}, off by {same_precision:e} at most)",
-        place(i), value(&got.o, i), exact.o[i], worst.0, value(&tiled.o, i)
+        place(i),
+        value(&got.o, i),
+        exact.o[i],
+        worst.0,
+        value(&tiled.o, i)
     );
     compare_with_tiled(head_dim, got, tiled, bounds, judgement)
 }
 
-/// The roundings are shared: what differs is P on the edge between two numbers, a few in ten thousand.
+/// The roundings are shared: what differs is P on the edge between two numbers, which seldom moves O by an ulp.
 fn compare_with_tiled<T: TestElement>(
     head_dim: usize,
     got: &Attention<T, f32>,
@@ -211,7 +224,7 @@ fn compare_with_tiled<T: TestElement>(
         let differs = |(got, tiled): (&T, &T)| (f64::from(got.to_f32()) - f64::from(tiled.to_f32())).abs() > ulp;
         judgement.unlike_tiled += got.iter().zip(tiled).filter(|&pair| differs(pair)).count();
     }
-    let allowed = 16 + compared / 500;
+    let allowed = 4 + compared / 5000;
     ensure!(
         judgement.unlike_tiled <= allowed,
         "{} of {compared} elements of O differ from the kernel's model by more than an ulp of their row, more than {allowed}",
@@ -252,3 +265,6 @@ fn judge_lse<T: TestElement>(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
