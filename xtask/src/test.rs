@@ -53,7 +53,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     println!("\n{tally}");
     if let (Device::Auto, Err(why)) = (options.device, available) {
-        println!("The device tests are among the skipped: {why}.");
+        println!("The device tests did not run: {why}.");
     }
     ensure!(passed, "tests failed (see above)");
     Ok(())
