@@ -15,6 +15,7 @@ pub fn tests() -> Vec<DeviceTest> {
     tests.extend(for_each_kernel("causal_alignment", causal_alignment));
     tests.extend(for_each_kernel("rows_that_see_nothing", rows_that_see_nothing));
     tests.extend(for_each_kernel("no_keys", no_keys));
+    tests.extend(for_each_kernel("many_tiles", many_tiles));
     tests.push(DeviceTest::new("no_rows::nothing_is_written", no_rows));
     tests.push(DeviceTest::new("one_query", one_query));
     tests.push(DeviceTest::on_hardware("many_heads::batch_above_65535", || many_heads(66_000, 1, 1)));
@@ -51,6 +52,17 @@ fn rows_that_see_nothing((config, dtype): Kernel) -> Result<(), Failure> {
 fn no_keys((config, dtype): Kernel) -> Result<(), Failure> {
     let case = |q| Case::new(dtype, config.head_dim as usize, q, 0).causal(config.causal).heads(2, 6, 2);
     check_cases([1, 64, 200, 1000].into_iter().take(Profile::get().pick(4, 2)).map(case))
+}
+
+/// More tiles than the device has multiprocessors: each CTA computes several, of unlike lengths, some without a key.
+fn many_tiles((config, dtype): Kernel) -> Result<(), Failure> {
+    let shapes = [(1, 133, 60, 100), (2, 80, 200, 333), (3, 45, 700, 150), (1, 300, 130, 0), (5, 61, 1, 300), (1, 30, 1500, 1500)];
+    let case = |(batch, heads, q, k): (usize, usize, usize, usize)| {
+        let case = Case::new(dtype, config.head_dim as usize, q, k).causal(config.causal).heads(batch, heads, heads);
+        case.judging_pairs(Profile::get().judged_pairs() / 4)
+    };
+    // A few heads are many tiles already where a device has few multiprocessors.
+    check_cases(Profile::get().pick(shapes.to_vec(), vec![(1, 7, 60, 100), (1, 5, 200, 20)]).into_iter().map(case))
 }
 
 /// Without batch entries, heads or queries the call succeeds and writes nothing, whatever the addresses are.
