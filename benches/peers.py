@@ -30,6 +30,7 @@ from timing import PROTOCOLS, Timer, measure
 
 # What a row of O may be off by, as a share of its norm. Rounding P and O gives 2e-3 in bf16, 3e-4 in f16.
 ROW_TOLERANCE = {"bf16": 6e-3, "f16": 1e-3}
+LSE_TOLERANCE = 1e-3
 SAMPLED_ROWS = 64
 # No cell takes this long unless a kernel hangs: the process ends then, and the file holds the cells before it.
 HANG_S = 240
@@ -104,7 +105,10 @@ class Entry:
             errors = within("(float64 reference)", reference.errors(out), ROW_TOLERANCE[problem.cell.dtype])
             self.result |= dict(max_abs_error=errors[0], max_row_error=errors[1])
             if self.contestant.kind == "ours":
-                self.result["max_lse_error"] = reference.lse_error(call.lse)
+                lse_error = reference.lse_error(call.lse)
+                if not lse_error <= LSE_TOLERANCE:
+                    raise Wrong(f"wrong result: the log-sum-exp is off by {lse_error:.1e}")
+                self.result["max_lse_error"] = lse_error
             self.timer = Timer(call, self.contestant.selected)
             return out
         except Exception as error:
@@ -123,7 +127,8 @@ def compare_whole(entries, outs, tolerance):
         if entry is ours[0]:
             continue
         errors = row_errors(out, ours[1])
-        entry.result |= dict(max_abs_diff=errors[0], max_row_diff=errors[1])
+        # A row of zeros has no norm to be compared with, and JSON no infinity.
+        entry.result |= {name: x for name, x in zip(("max_abs_diff", "max_row_diff"), errors) if math.isfinite(x)}
         try:
             within(f"({ours[0].contestant.name} against {entry.contestant.name}, whole output)", errors, 2 * tolerance)
             agreed = True

@@ -37,14 +37,14 @@
 //! | lengths | seqlen_q and seqlen_k independent, 0 to 2^31 - 1025, no multiples of anything |
 //! | mask | none, or causal, aligned to the bottom right: query `i` sees key `j <= i + seqlen_k - seqlen_q` |
 //! | heads | num_heads any multiple of num_heads_k |
-//! | strides | multiples of 8 elements, in any order of batch, sequence and heads ([`Layout`]); 0 to broadcast an input over batch or heads |
+//! | strides | multiples of 8 elements, batch, sequence and heads in any order ([`Layout`]); 0 broadcasts an input over batch or heads |
 //! | GPU | compute capability 9.0: H100, H200, GH200 and their kin |
 //!
 //! Results are bitwise repeatable, and a row's result does not depend on the rest of the batch.
 //!
-//! A row that sees no key, or only logits of -inf, has `O = 0` and `LSE = -inf`. NaN or infinity in Q or K reaches only the rows that see
-//! it; in V it reaches every row of the query tiles that visit its key tile, since the tensor core multiplies it by 0 (as in FlashAttention-3
-//! and cuDNN). Keys beyond seqlen_k reach nothing, whatever lies there in memory.
+//! A row that sees no key, or only logits of -inf, has `O = 0` and `LSE = -inf`. NaN or infinity in Q or K reaches only the rows that
+//! see it; in V it reaches every row of the query tiles that visit its key tile, since the tensor core multiplies it by 0 (as in
+//! FlashAttention-3 and cuDNN). Keys beyond seqlen_k reach nothing, whatever lies there in memory.
 //!
 //! # Environment variables
 //!

@@ -1,8 +1,10 @@
 //! Which scheduler slot a launch may draw its tiles from: never one that another launch in flight draws from.
 //!
 //! The launches of a stream are ordered, so each stream has a slot of its own, found by the id that `cuStreamGetId` gives and that is
-//! never used again. A captured launch has none and walks its tiles in static order: its graph may be instantiated twice, and both
-//! replayed at once. Nor has a stream that finds the table crowded. The order moves no result, only the time that the last tiles take.
+//! never used again. So are the launches that one capture records on one stream, in each replay; and two replays of one capture may not
+//! be in flight at once, since both would write the same O (see the safety section of [`crate::raw::forward`]). So those share a slot
+//! of their own. Where the table is crowded a launch goes without, and walks its tiles in static order: that moves no result, but may
+//! take a causal kernel a quarter longer.
 
 use std::mem::size_of;
 use std::ptr;
@@ -17,10 +19,10 @@ use crate::error::check;
 /// Slots of a context: 8 KiB of device memory.
 const COUNT: usize = 1024;
 const BYTES: usize = COUNT * size_of::<SchedulerSlot>();
-/// Places that a stream tries before it goes without a slot, which bounds what a launch costs.
+/// Places that a launch tries before it goes without a slot, which bounds what it costs.
 const PROBES: usize = 32;
 
-/// The slots of one context, and the streams that own them.
+/// The slots of one context, and who owns them.
 pub(crate) struct Slots {
     /// Device memory of the context: freed with it.
     address: CUdeviceptr,
@@ -42,16 +44,18 @@ impl Slots {
 
     /// The device address of the slot for a launch on `stream`, or 0 for the static order.
     pub fn of_stream(&self, driver: &Driver, stream: CUstream) -> Result<CUdeviceptr, Error> {
-        let mut status = CUstreamCaptureStatus::NONE;
-        // SAFETY: `status` is writable, and the caller of the launch answers for the stream being alive.
-        check("cuStreamIsCapturing", unsafe { driver.cuStreamIsCapturing(stream, &mut status) })?;
-        if status != CUstreamCaptureStatus::NONE {
-            return Ok(0);
-        }
+        let (mut status, mut capture) = (CUstreamCaptureStatus::NONE, 0);
+        let (graph, dependencies, num_dependencies) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        // SAFETY: `status` and `capture` are writable, the other outputs are not asked for, and the caller of the launch answers for the
+        // stream being alive.
+        let code = unsafe { driver.cuStreamGetCaptureInfo_v2(stream, &mut status, &mut capture, graph, dependencies, num_dependencies) };
+        check("cuStreamGetCaptureInfo_v2", code)?;
         let mut id = 0;
         // SAFETY: as above.
         check("cuStreamGetId", unsafe { driver.cuStreamGetId(stream, &mut id) })?;
-        Ok(self.owners.slot(id).map_or(0, |slot| self.address + (slot * size_of::<SchedulerSlot>()) as u64))
+        let key = if status == CUstreamCaptureStatus::NONE { stream_key(id) } else { capture_key(capture, id) };
+        let slot = key.and_then(|key| self.owners.slot(key));
+        Ok(slot.map_or(0, |slot| self.address + (slot * size_of::<SchedulerSlot>()) as u64))
     }
 }
 
@@ -66,7 +70,21 @@ fn zeroed(driver: &Driver, stream: CUstream) -> Result<CUdeviceptr, Error> {
     Ok(address)
 }
 
-/// A hash table of stream ids, open addressing: entries are added and never removed, so that threads need no lock.
+/// Ids come in sequence from small numbers; one that does not fit its part of a key has none.
+const ID_BITS: u32 = 31;
+const CAPTURED: u64 = 1 << 63;
+
+/// The key of the eager launches of a stream: not 0, which marks a free place.
+fn stream_key(stream: u64) -> Option<u64> {
+    stream.checked_add(1).filter(|&key| key < CAPTURED)
+}
+
+/// The key of what one capture records on one stream.
+fn capture_key(capture: u64, stream: u64) -> Option<u64> {
+    (capture >> ID_BITS == 0 && stream >> ID_BITS == 0).then_some(CAPTURED | capture << ID_BITS | stream)
+}
+
+/// A hash table of keys, open addressing: entries are added and never removed, so that threads need no lock.
 struct Owners(Box<[AtomicU64]>);
 
 impl Owners {
@@ -74,14 +92,12 @@ impl Owners {
         Self((0..COUNT).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// The slot of a stream, taken if it has none yet; `None` if its places are all taken.
-    fn slot(&self, stream_id: u64) -> Option<usize> {
-        // 0 marks a free place.
-        let key = stream_id.checked_add(1)?;
+    /// The slot of a key, taken if it has none yet; `None` if its places are all taken.
+    fn slot(&self, key: u64) -> Option<usize> {
         // Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4), as ids come in sequence.
         let first = (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize;
         (0..PROBES).map(|probe| (first + probe) % COUNT).find(|&place| {
-            // The place is ours, or free and now ours. Ids guard no other data, so no ordering is needed.
+            // The place is ours, or free and now ours. Keys guard no other data, so no ordering is needed.
             let owner = self.0[place].load(Ordering::Relaxed);
             owner == key
                 || owner == 0
@@ -95,31 +111,38 @@ impl Owners {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use std::collections::{HashMap, HashSet};
 
     use super::*;
 
     #[test]
     fn a_slot_belongs_to_one_stream() {
         let owners = Owners::new();
-        let taken: HashMap<u64, usize> = (0..3000).filter_map(|id| Some((id, owners.slot(id)?))).collect();
+        let taken: HashMap<u64, usize> = (1..3000).filter_map(|key| Some((key, owners.slot(key)?))).collect();
         let mut slots: Vec<_> = taken.values().collect();
         slots.sort_unstable();
         slots.dedup();
-        assert_eq!(slots.len(), taken.len(), "two streams share a slot");
-        assert!(taken.len() > COUNT / 2, "only {} streams found a slot", taken.len());
-        assert!((0..COUNT as u64 / 2).all(|id| taken.contains_key(&id)), "crowded while half of the table is free");
-        // Asked again, every stream has what it had.
-        assert!((0..3000).all(|id| owners.slot(id) == taken.get(&id).copied()));
-        assert_eq!(owners.slot(u64::MAX), None);
+        assert_eq!(slots.len(), taken.len(), "two keys share a slot");
+        assert!(taken.len() > COUNT / 2, "only {} keys found a slot", taken.len());
+        assert!((1..COUNT as u64 / 2).all(|key| taken.contains_key(&key)), "crowded while half of the table is free");
+        // Asked again, every key has what it had.
+        assert!((1..3000).all(|key| owners.slot(key) == taken.get(&key).copied()));
+    }
+
+    #[test]
+    fn keys_tell_streams_and_captures_apart() {
+        let keys = [stream_key(0), stream_key(1), capture_key(0, 0), capture_key(0, 1), capture_key(1, 0), capture_key(1 << 30, 1 << 30)];
+        let distinct: HashSet<u64> = keys.iter().map(|key| key.unwrap()).collect();
+        assert!(distinct.len() == keys.len() && !distinct.contains(&0));
+        assert_eq!([stream_key(u64::MAX), stream_key(CAPTURED), capture_key(1 << 31, 0), capture_key(0, 1 << 31)], [None; 4]);
     }
 
     #[test]
     fn threads_agree() {
         let owners = Owners::new();
-        let ids = || (0..400).map(|id| owners.slot(id)).collect::<Vec<_>>();
+        let slots = || (1..400).map(|key| owners.slot(key)).collect::<Vec<_>>();
         let all: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..8).map(|_| scope.spawn(ids)).collect();
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(slots)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert!(all.windows(2).all(|pair| pair[0] == pair[1]));

@@ -119,8 +119,9 @@ pub const FORWARD: [TileConfig; 10] = [
     // Bound by exponentials: a third math warpgroup hides them.
     tile(64, false, 192, 128, 2),
     tile(64, true, 192, 128, 2),
-    tile(96, false, 128, 128, 2),
-    tile(96, true, 128, 128, 2),
+    // Three math warpgroups again; as many keys as the registers of a math thread allow.
+    tile(96, false, 192, 112, 2),
+    tile(96, true, 192, 96, 2),
     // Both Q buffers and two stages of 128 keys fill shared memory.
     tile(128, false, 128, 128, 2),
     tile(128, true, 128, 128, 2),

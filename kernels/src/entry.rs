@@ -63,10 +63,10 @@ forward_kernels! {
     flash_fwd_hdim64_f16_causal_sm90: 64, true, F16, 64, 32;
     flash_fwd_hdim64_bf16_sm90: 64, false, Bf16, 64, 32;
     flash_fwd_hdim64_bf16_causal_sm90: 64, true, Bf16, 64, 32;
-    flash_fwd_hdim96_f16_sm90: 96, false, F16, 64, 48;
-    flash_fwd_hdim96_f16_causal_sm90: 96, true, F16, 64, 48;
-    flash_fwd_hdim96_bf16_sm90: 96, false, Bf16, 64, 48;
-    flash_fwd_hdim96_bf16_causal_sm90: 96, true, Bf16, 64, 48;
+    flash_fwd_hdim96_f16_sm90: 96, false, F16, 56, 48;
+    flash_fwd_hdim96_f16_causal_sm90: 96, true, F16, 48, 48;
+    flash_fwd_hdim96_bf16_sm90: 96, false, Bf16, 56, 48;
+    flash_fwd_hdim96_bf16_causal_sm90: 96, true, Bf16, 48, 48;
     flash_fwd_hdim128_f16_sm90: 128, false, F16, 64, 64;
     flash_fwd_hdim128_f16_causal_sm90: 128, true, F16, 64, 64;
     flash_fwd_hdim128_bf16_sm90: 128, false, Bf16, 64, 64;

@@ -34,7 +34,7 @@ pub struct ForwardParams {
     pub lse: u64,
     /// Device address of this launch's [`crate::schedule::SchedulerSlot`], or 0 for the static order (shapes that are not `dynamic` never
     /// read it). The host keeps a table of slots per context, zeroed once: an eager launch takes the slot of its stream, whose launches are
-    /// ordered; for a captured one, whose graph may be replayed twice at once, and with no slot left the order is static.
+    /// ordered; a captured one that of its capture and stream; with no slot left the order is static.
     pub scheduler: u64,
     /// Tiles and their order.
     pub schedule: TileSchedule,

@@ -68,7 +68,11 @@ mod tests {
             assert_eq!((attention.o.len(), attention.lse.len()), (file.o.len(), file.lse.len()));
             // Stored as f32, from a softmax_scale in f64.
             let error = |exact: &[f64], stored: &[f32]| {
-                exact.iter().zip(stored).map(|(exact, &stored)| (exact - f64::from(stored)).abs() / exact.abs().max(1.0)).fold(0.0, f64::max)
+                exact
+                    .iter()
+                    .zip(stored)
+                    .map(|(exact, &stored)| (exact - f64::from(stored)).abs() / exact.abs().max(1.0))
+                    .fold(0.0, f64::max)
             };
             let (o, lse) = (error(&attention.o, &file.o), error(&attention.lse, &file.lse));
             assert!(o < 2e-6 && lse < 2e-7, "{}: {o:e} {lse:e}", file.name);

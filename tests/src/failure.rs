@@ -48,7 +48,9 @@ impl From<hopper_attention::Error> for Failure {
 #[macro_export]
 macro_rules! ensure {
     ($holds:expr, $($message:tt)+) => {
-        if !$holds {
+        // Written this way, a comparison with NaN fails.
+        let holds: bool = $holds;
+        if !holds {
             return Err($crate::Failure(format!($($message)+)));
         }
     };

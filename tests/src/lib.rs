@@ -22,6 +22,6 @@ pub use device_problem::{DeviceProblem, Output};
 pub use failure::Failure;
 pub use placement::Placement;
 pub use profile::Profile;
-pub use run::{check_case, check_cases, check_output, explain};
+pub use run::{check_case, check_cases, check_inputs, check_output, explain};
 pub use trials::{DeviceTest, Needs};
 pub use values::{Inputs, Values, random_bits};

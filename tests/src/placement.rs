@@ -80,9 +80,8 @@ impl Placement {
 pub fn row_starts(layout: &Layout, stored: [usize; 4]) -> impl Iterator<Item = usize> + use<> {
     let [batch_stride, seqlen_stride, head_stride] = layout.strides;
     let [batch, seqlen, heads, _] = stored;
-    (0..batch).flat_map(move |b| {
-        (0..seqlen).flat_map(move |s| (0..heads).map(move |h| b * batch_stride + s * seqlen_stride + h * head_stride))
-    })
+    (0..batch)
+        .flat_map(move |b| (0..seqlen).flat_map(move |s| (0..heads).map(move |h| b * batch_stride + s * seqlen_stride + h * head_stride)))
 }
 
 #[cfg(test)]

@@ -34,12 +34,16 @@ pub fn check_cases(cases: impl IntoIterator<Item = Case>) -> Result<(), Failure>
 }
 
 fn check_typed<T: TestElement>(case: &Case) -> Result<(), Failure> {
-    let inputs = Inputs::<T>::draw(case);
-    let problem = DeviceProblem::new(case, &inputs)?;
-    let stream = Stream::new()?;
-    let output = problem.run(&stream)?;
+    check_inputs(case, &Inputs::<T>::draw(case)).map(|_| ())
+}
+
+/// [`check_case`] with inputs that were not drawn; returns what the device computed.
+pub fn check_inputs<T: TestElement>(case: &Case, inputs: &Inputs<T>) -> Result<Output<T>, Failure> {
+    let problem = DeviceProblem::new(case, inputs)?;
+    let output = problem.run(&Stream::new()?)?;
     problem.check_surroundings()?;
-    check_output(case, &inputs, &output)
+    check_output(case, inputs, &output)?;
+    Ok(output)
 }
 
 /// Judges an output, and records it.

@@ -54,7 +54,9 @@ impl<T: TestElement> Inputs<T> {
         let count = |stored: [usize; 4]| stored.iter().product::<usize>();
         let mut k: Vec<T> = draw(case.values, case.seed ^ KEYS, count(k_stored), 1.0);
         let mut v: Vec<T> = match case.values {
-            Values::Integers | Values::Peaked { .. } => draw(Values::Normal { factor: 1.0 }, case.seed ^ VALUES, count(v_placement.stored(case.k_shape())), 1.0),
+            Values::Integers | Values::Peaked { .. } => {
+                draw(Values::Normal { factor: 1.0 }, case.seed ^ VALUES, count(v_placement.stored(case.k_shape())), 1.0)
+            }
             values => draw(values, case.seed ^ VALUES, count(v_placement.stored(case.k_shape())), 1.0),
         };
         let q_stored = q_placement.stored(case.q_shape());

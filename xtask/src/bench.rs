@@ -3,7 +3,7 @@
 use crate::chart;
 use crate::device;
 use crate::test::PACKAGE;
-use crate::workspace::{cargo, root, run as run_command, shown, target};
+use crate::workspace::{cargo, output_of, root, run as run_command, shown, target};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,6 +67,8 @@ fn own() -> Command {
 }
 
 fn peers() -> Result<Command> {
+    let torch = output_of(Command::new("python3").args(["-c", "import torch"]))?;
+    ensure!(torch.status.success(), "python3 has no PyTorch (python3 -m pip install torch); `cargo xtask doctor` lists what --peers needs");
     // In an invocation of its own, so that no other package's features reach it.
     run_command(cargo().args(["build", "--release", "--package", "hopper-attention-capi"]))?;
     let mut command = Command::new("python3");

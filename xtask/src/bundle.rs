@@ -34,6 +34,8 @@ pub fn run(options: &Options) -> Result<()> {
     let folder = options.folder.clone().unwrap_or_else(|| target().join("gpu"));
     let is_empty = !folder.exists() || fs::read_dir(&folder)?.next().is_none();
     ensure!(is_empty || folder.join(COMMIT).is_file(), "{} is there and is no bundle: name another folder", folder.display());
+    // Before the build: what is edited meanwhile may be in it, but what was there is for certain.
+    let commit = commit()?;
     let programs = build()?;
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("cannot replace {}", folder.display()))?;
@@ -44,7 +46,7 @@ pub fn run(options: &Options) -> Result<()> {
     copy_files(&root().join("benches"), &folder.join("benches"), &["py", "json"])?;
     copy_files(&root().join("tests/data"), &folder.join("data"), &["safetensors"])?;
     write_script(&folder.join("run.sh"), include_str!("bundle/run.sh"))?;
-    fs::write(folder.join(COMMIT), commit()?)?;
+    fs::write(folder.join(COMMIT), commit)?;
     let (files, bytes) = weigh(&folder)?;
     ensure!(bytes <= MAX_BYTES, "{} weighs {} MiB, more than {}", folder.display(), bytes >> 20, MAX_BYTES >> 20);
     println!("{}: {files} files, {:.1} MiB. On the GPU machine: ./run.sh LOG_DIR", shown(&folder), bytes as f64 / (1 << 20) as f64);

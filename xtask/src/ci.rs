@@ -103,10 +103,12 @@ fn device_clippy(_: &mut Tally) -> Result<()> {
 }
 
 fn tests(tally: &mut Tally) -> Result<()> {
-    let (counted, passed) = test::on_host()?;
-    *tally += counted;
-    println!("the device tests are built, and among the {} skipped", counted.skipped);
-    ensure!(passed, "tests failed (see above)");
+    let (rust, rust_passed) = test::on_host()?;
+    *tally += rust;
+    println!("the device tests are built, and among the {} skipped", rust.skipped);
+    let (python, python_passed) = test::scripts()?;
+    *tally += python;
+    ensure!(rust_passed && python_passed, "tests failed (see above)");
     Ok(())
 }
 
@@ -168,6 +170,12 @@ fn example_manifests() -> Result<Vec<PathBuf>> {
 }
 
 fn documentation(_: &mut Tally) -> Result<()> {
-    run_command(cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-Dwarnings"))?;
+    let mut host = cargo();
+    host.args(["doc", "--workspace"]);
+    // The kernels' device modules exist for their target only.
+    let device = ptx::device_cargo("doc", &require_pinned()?, CoreSource::Auto, &[])?;
+    for mut command in [host, device] {
+        run_command(command.arg("--no-deps").env("RUSTDOCFLAGS", "-Dwarnings"))?;
+    }
     Ok(())
 }

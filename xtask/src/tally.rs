@@ -62,6 +62,18 @@ fn parse_summary(line: &str) -> Option<Tally> {
     Some(tally)
 }
 
+/// Reads the end of a run of Python's unittest: `Ran 11 tests in 0.01s`, `OK (skipped=1)` or `FAILED (failures=1, errors=2)`.
+pub fn parse_unittest(output: &str) -> Option<Tally> {
+    let ran: u64 = output.lines().rev().find_map(|line| line.strip_prefix("Ran ")?.split(' ').next()?.parse().ok())?;
+    let result = output.lines().rev().find(|line| line.starts_with("OK") || line.starts_with("FAILED"))?;
+    let number = |name: &str| -> u64 {
+        let digits = result.split_once(&format!("{name}=")).map_or("", |(_, rest)| rest.split([',', ')']).next().unwrap_or_default());
+        digits.parse().unwrap_or(0)
+    };
+    let (failed, skipped) = (number("failures") + number("errors"), number("skipped"));
+    Some(Tally { passed: ran.checked_sub(failed + skipped)?, failed, skipped })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,6 +83,17 @@ mod tests {
         let line = "test result: FAILED. 16 passed; 3 failed; 2 ignored; 0 measured; 1 filtered out; finished in 0.00s";
         assert_eq!(parse_summary(line), Some(Tally { passed: 16, failed: 3, skipped: 2 }));
         assert_eq!(parse_summary("test tally::summaries ... ok"), None);
+    }
+
+    #[test]
+    fn unittest() {
+        let end = "..\nRan 11 tests in 0.011s\n\n";
+        assert_eq!(parse_unittest(&format!("{end}OK\n")), Some(Tally { passed: 11, failed: 0, skipped: 0 }));
+        assert_eq!(
+            parse_unittest(&format!("{end}FAILED (failures=1, errors=2, skipped=3)\n")),
+            Some(Tally { passed: 5, failed: 3, skipped: 3 })
+        );
+        assert_eq!(parse_unittest("Traceback"), None);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! `cargo xtask test`: all tests of the workspace. Those that need a device say so and are counted where there is none.
 
 use crate::device;
-use crate::tally::{Tally, run_tests};
-use crate::workspace::cargo;
-use anyhow::{Result, bail, ensure};
+use crate::tally::{Tally, parse_unittest, run_tests};
+use crate::workspace::{cargo, line, output_of, root};
+use anyhow::{Context, Result, bail, ensure};
 use std::process::Command;
 
 /// The package that holds the device tests and the benchmark.
@@ -45,10 +45,15 @@ pub fn run(options: &Options) -> Result<()> {
         }
         (_, Err(why)) => println!("device tests do NOT run: {why}"),
     }
-    let (tally, passed) = run_tests(command.args(&options.filter))?;
+    let (mut tally, mut passed) = run_tests(command.args(&options.filter))?;
+    if options.filter.is_none() {
+        let (scripts, scripts_passed) = scripts()?;
+        tally += scripts;
+        passed &= scripts_passed;
+    }
     println!("\n{tally}");
     if let (Device::Auto, Err(why)) = (options.device, available) {
-        println!("The device tests are among the skipped: {why}.");
+        println!("The device tests did not run: {why}.");
     }
     ensure!(passed, "tests failed (see above)");
     Ok(())
@@ -59,6 +64,17 @@ pub fn on_host() -> Result<(Tally, bool)> {
     let mut command = command();
     without_device(&mut command);
     run_tests(&mut command)
+}
+
+/// The tests of the benchmark's Python side; they need neither PyTorch nor a GPU.
+pub fn scripts() -> Result<(Tally, bool)> {
+    let mut command = Command::new("python3");
+    command.current_dir(root()).env("PYTHONDONTWRITEBYTECODE", "1").args(["-m", "unittest", "discover", "benches"]);
+    let output = output_of(&mut command).context("python3 is needed to test benches/*.py")?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    print!("{text}");
+    let tally = parse_unittest(&text).with_context(|| format!("not understood: {}", line(&command)))?;
+    Ok((tally, output.status.success()))
 }
 
 fn command() -> Command {

@@ -17,8 +17,12 @@ pub(crate) use region::Region;
 use crate::raw::{Lse, Options, Tensor4};
 use crate::{Dim, Error};
 
-/// K and V of the heads that are worked on at once should stay in this much of the L2 cache (an H100 has 50 MiB).
-const L2_BYTES: u64 = 32 << 20;
+/// K and V of the heads that are worked on at once should stay in this much of the L2 cache. An H200 has 50 MiB, of which each half holds
+/// copies of what its own SMs read, and Q and O pass through it too. Of 2 to 64 MiB this was the best from 1k keys on
+/// (benches/recorded/h200/tried.md).
+const L2_BYTES: u64 = 16 << 20;
+/// Short sequences did better with less: so much for each key of a head.
+const L2_BYTES_PER_KEY: u64 = 16 << 10;
 
 /// A launch of a forward kernel, but for the device and the stream: the grid is [`Plan::grid`], and `params.scheduler` is 0.
 #[derive(Debug)]
@@ -151,7 +155,7 @@ impl Shape {
         let m_blocks = (self.seqlen_q as u64).div_ceil(config.tile_m as u64);
         let section_heads = if config.causal {
             let kv_bytes = 2 * self.seqlen_k.max(1) as u64 * config.head_dim as u64 * DType::BYTES as u64;
-            (L2_BYTES / kv_bytes).max(1)
+            (L2_BYTES.min(L2_BYTES_PER_KEY * self.seqlen_k as u64) / kv_bytes).max(1)
         } else {
             1
         };

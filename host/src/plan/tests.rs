@@ -363,12 +363,15 @@ fn absurd_extents_are_errors() {
 
 #[test]
 fn causal_heads_are_taken_as_the_cache_holds_them() {
-    // 4096 keys of 128 columns are 2 MiB of K and V: 16 heads at a time. The first 16 tiles are the last row tiles of 16 heads.
+    // 4096 keys of 128 columns are 2 MiB of K and V: 8 heads at a time. The first 8 tiles are the last row tiles of 8 heads.
     let causal =
         |seqlen| Arguments::of(1, seqlen, seqlen, 64, 64, 128, Layout::bshd).with(|a| a.options.causal = true).with(apart).accepted();
     let head = |plan: &Plan, rank| plan.params.schedule.tile(rank).unwrap().head_idx;
     let plan = causal(4096);
-    assert_eq!((head(&plan, 15), head(&plan, 16)), (15, 0));
+    assert_eq!((head(&plan, 7), head(&plan, 8)), (7, 0));
+    // 512 keys are 256 KiB, and 8 MiB are enough for them: 32 heads at a time.
+    let plan = causal(512);
+    assert_eq!((head(&plan, 31), head(&plan, 32)), (31, 0));
     // Longer than the cache: one head at a time.
     assert_eq!(head(&causal(1 << 20), 1), 0);
     let full = Arguments::of(1, 4096, 4096, 64, 64, 128, Layout::bshd).with(apart).accepted();

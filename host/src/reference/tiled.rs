@@ -1,7 +1,7 @@
 //! Attention in the kernel's own order and precision (FlashAttention-2's online softmax, arXiv 2307.08691, Algorithm 1).
 //!
 //! ```text
-//! for each tile of tile_m queries, for each of its queries:
+//! for each 64 queries, a math warpgroup's tile, for each of them:
 //!     ms = -inf, l = 0, O = 0
 //!     for each tile of tile_n keys that the query tile visits, the last first:
 //!         S      = Q K^T                                    f32; -inf where masked; keys beyond the sequence are rows of zeros
@@ -22,7 +22,7 @@ use super::rows::{self, Attention, Row};
 use super::{Problem, ReferenceElement};
 use crate::Error;
 use hopper_attention_kernels::block_range::block_range;
-use hopper_attention_kernels::config::{TileConfig, forward_config};
+use hopper_attention_kernels::config::{TileConfig, WARPGROUP_ROWS, forward_config};
 use hopper_attention_kernels::params::MAX_SEQLEN;
 
 /// |ms| from which S * scale_log2 is rounded before the subtraction: a unit in the last place of ms is 1 from here on, and its rounding,
@@ -64,7 +64,7 @@ fn config_of<T: ReferenceElement>(problem: &Problem<'_, T>) -> Result<TileConfig
 }
 
 pub(super) fn with_config<T: ReferenceElement>(problem: &Problem<'_, T>, config: &TileConfig, rows: &[Row]) -> Attention<T, f32> {
-    rows::in_parallel(problem, rows, config.tile_m as usize, |run| compute(problem, config, run))
+    rows::in_parallel(problem, rows, WARPGROUP_ROWS as usize, |run| compute(problem, config, run))
 }
 
 /// Rows of one query tile.
@@ -72,9 +72,10 @@ fn compute<T: ReferenceElement>(problem: &Problem<'_, T>, config: &TileConfig, r
     let Row { batch_idx, head_idx, position } = rows[0];
     let head_idx_k = problem.head_idx_k(head_idx);
     let head_dim = problem.head_dim();
-    let (tile_m, tile_n) = (config.tile_m, config.tile_n as usize);
-    let first_row = position as u32 / tile_m * tile_m;
-    let range = block_range(problem.causal, tile_m, config.tile_n, first_row, problem.seqlen_q() as u32, problem.seqlen_k() as u32);
+    let tile_n = config.tile_n as usize;
+    let first_row = position as u32 / WARPGROUP_ROWS * WARPGROUP_ROWS;
+    let (seqlen_q, seqlen_k) = (problem.seqlen_q() as u32, problem.seqlen_k() as u32);
+    let range = block_range(problem.causal, WARPGROUP_ROWS, config.tile_n, first_row, seqlen_q, seqlen_k);
 
     let mut queries = vec![0.0; rows.len() * head_dim];
     for (query, row) in queries.chunks_exact_mut(head_dim).zip(rows) {

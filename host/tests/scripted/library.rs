@@ -124,9 +124,10 @@ extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) -> u32 {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamIsCapturing(_: u64, status: *mut u32) -> u32 {
+extern "C" fn cuStreamGetCaptureInfo_v2(_: u64, status: *mut u32, id: *mut u64, _: *mut u64, _: *mut u64, _: *mut usize) -> u32 {
     answer!(status = value("capturing", 0));
-    note("cuStreamIsCapturing".into())
+    answer!(id = 7);
+    note("cuStreamGetCaptureInfo_v2".into())
 }
 
 /// A stream's handle is its id.

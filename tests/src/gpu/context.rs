@@ -118,6 +118,12 @@ impl Drop for OwnContext {
     }
 }
 
+/// Leaves this thread without a current context.
+pub fn no_current_context() -> Result<(), Failure> {
+    // SAFETY: null is allowed.
+    check("cuCtxSetCurrent", unsafe { driver()?.cuCtxSetCurrent(ptr::null_mut()) })
+}
+
 /// Free memory of the current context's device, in bytes.
 pub fn free_bytes() -> Result<usize, Failure> {
     let (mut free, mut total) = (0, 0);

@@ -2,7 +2,9 @@
 
 use super::{Handle, check, driver};
 use crate::{Failure, Profile};
-use hopper_attention_driver::{CU_STREAM_NON_BLOCKING, CUgraph, CUgraphExec, CUresult, CUstream, CUstreamCaptureMode};
+use hopper_attention_driver::{
+    CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING, CUgraph, CUgraphExec, CUresult, CUstream, CUstreamCaptureMode,
+};
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -24,6 +26,12 @@ impl Stream {
     /// The default stream.
     pub fn null() -> Self {
         Self { stream: Handle(ptr::null_mut()) }
+    }
+
+    /// This thread's default stream.
+    pub fn per_thread() -> Self {
+        // `CU_STREAM_PER_THREAD` of cuda.h.
+        Self { stream: Handle(ptr::without_provenance_mut(2)) }
     }
 
     /// The driver's handle.
@@ -52,6 +60,20 @@ impl Stream {
         }
     }
 
+    /// Lets what comes next on this stream wait for what is on `other` now; a capture of `other` then covers this stream too.
+    pub fn follow(&self, other: &Self) -> Result<(), Failure> {
+        let driver = driver()?;
+        let mut event = ptr::null_mut();
+        // SAFETY: `event` is writable.
+        check("cuEventCreate", unsafe { driver.cuEventCreate(&mut event, CU_EVENT_DISABLE_TIMING) })?;
+        // SAFETY: event and streams are alive.
+        let recorded = check("cuEventRecord", unsafe { driver.cuEventRecord(event, other.raw()) });
+        // SAFETY: as above.
+        let waits = recorded.and_then(|()| check("cuStreamWaitEvent", unsafe { driver.cuStreamWaitEvent(self.raw(), event, 0) }));
+        // SAFETY: the driver keeps the event until the wait is over.
+        waits.and(check("cuEventDestroy", unsafe { driver.cuEventDestroy_v2(event) }))
+    }
+
     /// Records what `enqueue` puts on this stream, while calls that capture does not allow fail on every thread.
     pub fn capture(&self, enqueue: impl FnOnce() -> Result<(), Failure>) -> Result<Graph, Failure> {
         let driver = driver()?;
@@ -74,7 +96,8 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if let (false, Ok(driver)) = (self.raw().is_null(), driver()) {
+        // 0, 1 and 2 are the default streams.
+        if let (true, Ok(driver)) = (self.raw().addr() > 2, driver()) {
             // SAFETY: the stream is this value's own; the driver frees it when its work is done.
             let _: CUresult = unsafe { driver.cuStreamDestroy_v2(self.raw()) };
         }

@@ -14,11 +14,12 @@ mkdir -p "$logs" && logs=$(cd "$logs" && pwd) || exit 1
 export HOPPER_ATTENTION_REQUIRE_DEVICE=1 HOPPER_ATTENTION_REPORT_DIR="$logs"
 
 echo "commit $(head -n 1 "$here/COMMIT")$(sed -n '2,$s/^/  /p' "$here/COMMIT")"
-nvidia-smi --query-gpu=index,name,driver_version,compute_cap --format=csv,noheader 2>&1 | sed 's/^/gpu /'
+nvidia-smi --query-gpu=index,name,driver_version,compute_cap --format=csv,noheader 2>/dev/null | sed 's/^/gpu /'
 
 failed=()
 ran=()
 for program in "$here"/device-tests/*; do
+    [ -x "$program" ] || continue
     name=$(basename "$program")
     log="$logs/$name.log"
     ran+=("$log")
@@ -27,13 +28,16 @@ for program in "$here"/device-tests/*; do
     status=$?
     result=$(grep '^test result: ' "$log" | tail -n 1)
     case $status in
-        0) grep -v '^test \|^running \|^$' "$log" | sed 's/^/    /' ;;
+        0) ;;
         124 | 137) result="TIMED OUT after $limit s. ${result:-the last line: $(tail -n 1 "$log")}" ;;
         *) result="${result:-ended with status $status before its summary; the last line: $(tail -n 1 "$log")}" ;;
     esac
     printf '%-24s %4d s  %s\n' "$name" $((SECONDS - start)) "$result"
+    # What a program says beside its list of tests: largest errors, what could not run.
+    [ "$status" -ne 0 ] || grep -v '^test \|^running \|^$' "$log" | sed 's/^/    /'
     [ "$status" -eq 0 ] || failed+=("$name")
 done
+[ ${#ran[@]} -gt 0 ] || { echo "this bundle holds no device tests"; exit 1; }
 
 # The closing line adds up what the programs counted; one that died before its summary counts as one failure.
 count() { cat "${ran[@]}" | sed -n "s/^test result: .* \([0-9][0-9]*\) $1.*/\1/p" | awk '{ n += $1 } END { print n + 0 }'; }

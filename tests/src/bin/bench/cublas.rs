@@ -106,16 +106,7 @@ fn open_library(file: Option<&Path>) -> Result<Library> {
     // SAFETY: loading runs initialisers; cuBLAS is made to be loaded at any time, and a file the user names is the user's to answer for.
     let open = |file: &Path| unsafe { Library::new(file) };
     match file {
-        Some(file) => {
-            // Python's wheels keep the library that cuBLAS itself needs beside it, where the loader may not look.
-            let neighbour =
-                file.with_file_name(file.file_name().unwrap_or_default().to_string_lossy().replace("libcublas.", "libcublasLt."));
-            let neighbour = open(&neighbour);
-            let library = open(file)?;
-            // Dropping it would close it again under cuBLAS's feet only if cuBLAS had not opened it too; either way it may stay.
-            std::mem::forget(neighbour);
-            Ok(library)
-        }
+        Some(file) => Ok(open(file)?),
         None => {
             let found = NAMES.iter().find_map(|name| open(Path::new(name)).ok());
             found.ok_or_else(|| format!("not measured: no {} (--cublas names the file)", NAMES.join(" or ")).into())

@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
+use bytemuck::Pod;
 use hopper_attention::DType;
+use hopper_attention::reference::ReferenceElement;
 use hopper_attention_kernels::config::FORWARD;
 use serde::Serialize;
 
@@ -16,11 +18,14 @@ use crate::problem::Problem;
 pub struct FirstUse {
     pub contestant: &'static str,
     pub kernel: String,
-    pub ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// Uses every kernel once. None may have been used before in this process, and the driver's cache must be off.
-pub fn measure(gpu: &Gpu, seed: u64) -> Result<Vec<FirstUse>> {
+pub fn measure(gpu: &Gpu, seed: u64) -> Vec<FirstUse> {
     let mut list = vec![];
     for config in FORWARD {
         for dtype in [DType::F16, DType::Bf16] {
@@ -37,20 +42,27 @@ pub fn measure(gpu: &Gpu, seed: u64) -> Result<Vec<FirstUse>> {
             };
             let mask = if config.causal { "_causal" } else { "" };
             let kernel = format!("flash_fwd_hdim{}_{}{mask}_sm90", config.head_dim, dtype.name());
-            let ms = match dtype {
-                DType::F16 => one::<half::f16>(gpu, &cell, seed)?,
-                DType::Bf16 => one::<half::bf16>(gpu, &cell, seed)?,
+            let (ms, error) = match one(gpu, &cell, seed) {
+                Ok(ms) => (Some(ms), None),
+                Err(error) => (None, Some(error.to_string())),
             };
-            list.push(FirstUse { contestant: "ours", kernel, ms });
+            list.push(FirstUse { contestant: "ours", kernel, ms, error });
         }
     }
-    Ok(list)
+    list
 }
 
-fn one<T: hopper_attention::reference::ReferenceElement + bytemuck::Pod>(gpu: &Gpu, cell: &Cell, seed: u64) -> Result<f64> {
-    let problem = Problem::<T>::new(gpu, cell, seed)?;
+fn one(gpu: &Gpu, cell: &Cell, seed: u64) -> Result<f64> {
+    match cell.dtype {
+        DType::F16 => timed(gpu, &Problem::<half::f16>::new(gpu, cell, seed)?),
+        DType::Bf16 => timed(gpu, &Problem::<half::bf16>::new(gpu, cell, seed)?),
+    }
+}
+
+fn timed<T: ReferenceElement + Pod>(gpu: &Gpu, problem: &Problem<T>) -> Result<f64> {
+    let mut forward = problem.forward(gpu);
     let begin = Instant::now();
-    problem.forward(gpu)()?;
+    forward()?;
     gpu.synchronize()?;
     Ok(begin.elapsed().as_secs_f64() * 1e3)
 }

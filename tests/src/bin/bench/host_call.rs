@@ -5,13 +5,13 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::Result;
-use crate::cells::expand;
+use crate::cells::{Cell, expand};
 use crate::gpu::{Gpu, PARAM_BYTES};
 use crate::problem::Problem;
 use crate::timing::median;
 
-/// Small enough that the device keeps up.
-const CELL: &str = "d128,causal,1k,bf16,b1,h8";
+/// Small problems: one with a CTA for each tile, and one whose CTAs draw tiles, for which a launch needs a scheduler slot.
+const CELLS: [&str; 2] = ["d128,causal,1k,bf16,b1,h8", "d128,causal,1k,bf16,b1,h32"];
 const BATCHES: usize = 400;
 /// Far below what the driver queues before a launch waits (about a thousand).
 const CALLS_PER_BATCH: usize = 64;
@@ -29,9 +29,12 @@ pub struct HostCall {
 }
 
 /// Times both kinds of call in turns; the stream is empty when a batch begins.
-pub fn measure(gpu: &Gpu, seed: u64) -> Result<HostCall> {
-    let cell = expand(CELL)?[0];
-    let problem = Problem::<half::bf16>::new(gpu, &cell, seed)?;
+pub fn measure(gpu: &Gpu, seed: u64) -> Result<Vec<HostCall>> {
+    CELLS.into_iter().map(|cell| measure_cell(gpu, &expand(cell)?[0], seed)).collect()
+}
+
+fn measure_cell(gpu: &Gpu, cell: &Cell, seed: u64) -> Result<HostCall> {
+    let problem = Problem::<half::bf16>::new(gpu, cell, seed)?;
     let mut forward = problem.forward(gpu);
     let mut empty = || gpu.launch_empty(&mut [[0; 16]; 4], &mut [0; PARAM_BYTES]);
     let (mut forward_ns, mut empty_ns) = (vec![], vec![]);

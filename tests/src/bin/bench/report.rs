@@ -85,8 +85,15 @@ impl Figures {
             max_row_error: errors.max_row,
             max_lse_error: errors.max_lse,
         });
-        Self { tflops: flops as f64 / us_median / 1e6, us_median, samples_us: samples.us, calls_per_sample: samples.calls, errors }
+        let samples_us = samples.us.into_iter().map(rounded).collect();
+        let tflops = rounded(flops as f64 / us_median / 1e6);
+        Self { tflops, us_median: rounded(us_median), samples_us, calls_per_sample: samples.calls, errors }
     }
+}
+
+/// Six digits: more than a measurement has.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.5e}").parse().unwrap_or(value)
 }
 
 /// RUN.
@@ -132,14 +139,17 @@ pub fn save(path: &Path, run: &Run, cells: &[CellEntry]) -> Result<()> {
 pub fn table(run: &Run, cells: &[CellEntry]) -> Result<String> {
     let mut text = format!("{}, {} SMs, driver {}\n", run.device, run.sm_count, run.driver);
     for first in &run.first_use {
-        writeln!(text, "first use of {}: {:.0} ms", first.kernel, first.ms)?;
+        match (first.ms, &first.error) {
+            (Some(ms), _) => writeln!(text, "first use of {}: {ms:.0} ms", first.kernel)?,
+            (None, error) => writeln!(text, "first use of {}: {}", first.kernel, error.as_deref().unwrap_or_default())?,
+        }
     }
     for call in &run.host_call {
         let above = call.forward_ns_median - call.empty_launch_ns_median;
         writeln!(
             text,
-            "host-side cost of a call: {:.0} ns; an empty launch with the same {} bytes of parameters: {:.0} ns; {above:.0} ns above it",
-            call.forward_ns_median, call.param_bytes, call.empty_launch_ns_median
+            "host-side cost of a call, {}: {:.0} ns; an empty launch with the same {} bytes of parameters: {:.0} ns; {above:.0} ns above it",
+            call.cell, call.forward_ns_median, call.param_bytes, call.empty_launch_ns_median
         )?;
     }
     let mut ceiling = None;

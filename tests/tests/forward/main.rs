@@ -1,0 +1,41 @@
+//! What one call computes: lengths, shapes, layouts, values, each against the references.
+
+mod activations;
+mod layouts;
+mod lengths;
+mod nonfinite;
+mod shapes;
+mod values;
+
+use hopper_attention_kernels::config::{FORWARD, TileConfig};
+use hopper_attention_tests::{DeviceTest, ElementType, Profile, trials};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let tables = [lengths::tests(), shapes::tests(), layouts::tests(), values::tests(), nonfinite::tests(), activations::tests()];
+    trials::run("forward", tables.into_iter().flatten().collect())
+}
+
+/// A kernel of the library: its tiles and its element type.
+type Kernel = (TileConfig, ElementType);
+
+/// One test for each kernel of the library (a few of them on the emulator), named `<name>::<kernel>`.
+fn for_each_kernel<F>(name: &str, body: F) -> Vec<DeviceTest>
+where
+    F: Fn(Kernel) -> Result<(), hopper_attention_tests::Failure> + Copy + Send + 'static,
+{
+    let all = FORWARD.into_iter().flat_map(|config| ElementType::ALL.into_iter().map(move |dtype| (config, dtype)));
+    let kept = |&(config, dtype): &Kernel| {
+        Profile::get() == Profile::Gpu || config.head_dim == 64 || (config.head_dim == 128 && dtype == ElementType::Bf16)
+    };
+    let test = |kernel: Kernel| DeviceTest::new(format!("{name}::{}", kernel_name(kernel)), move || body(kernel));
+    all.filter(kept).map(test).collect()
+}
+
+fn kernel_name((config, dtype): Kernel) -> String {
+    variant_name(config.head_dim as usize, dtype, config.causal)
+}
+
+fn variant_name(head_dim: usize, dtype: ElementType, causal: bool) -> String {
+    format!("hdim{head_dim}_{}_{}", dtype.name(), if causal { "causal" } else { "full" })
+}

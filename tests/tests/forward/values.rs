@@ -1,0 +1,132 @@
+//! Values: large, peaked, tiny; scales; the log-sum-exp.
+
+use crate::{Kernel, for_each_kernel};
+use hopper_attention_tests::gpu::Stream;
+use hopper_attention_tests::{
+    Case, DeviceProblem, DeviceTest, Edit, ElementType, Failure, Inputs, Number, Operand, Profile, TestElement, Values, check_cases,
+    check_inputs, ensure, with_element,
+};
+
+pub fn tests() -> Vec<DeviceTest> {
+    let mut tests = for_each_kernel("values::large_and_peaked", large_and_peaked);
+    tests.extend(for_each_kernel("values::logits_of_any_size", logits_of_any_size));
+    tests.extend(for_each_kernel("values::all_logits_far_below_zero", all_logits_far_below_zero));
+    tests.extend(for_each_kernel("values::maximum_that_grows", maximum_that_grows));
+    tests.push(DeviceTest::new("values::subnormal", subnormal));
+    tests.push(DeviceTest::new("softmax_scale", softmax_scale));
+    tests.extend(for_each_kernel("lse::natural_logarithm", natural_logarithm));
+    tests.extend(for_each_kernel("lse::optional", optional_lse));
+    tests
+}
+
+fn case((config, dtype): Kernel) -> Case {
+    let (seqlen_q, seqlen_k) = Profile::get().pick((200, 420), (70, 200));
+    Case::new(dtype, config.head_dim as usize, seqlen_q, seqlen_k).causal(config.causal).heads(1, 2, 1)
+}
+
+fn large_and_peaked(kernel: Kernel) -> Result<(), Failure> {
+    let values = [
+        Values::Normal { factor: 8.0 },
+        Values::Normal { factor: 100.0 },
+        Values::Peaked { factor: 0.5 },
+        Values::Peaked { factor: 2.0 },
+        Values::Peaked { factor: 30.0 },
+    ];
+    check_cases(values.into_iter().step_by(Profile::get().pick(1, 3)).map(|values| case(kernel).values(values)))
+}
+
+/// Logits are integers times the scale, up to some thousand times it: equal ones must share their row evenly however large they are.
+fn logits_of_any_size(kernel: Kernel) -> Result<(), Failure> {
+    let scales = [1e3, 1e4, 1e6, 1e9, 1e12, 1e30];
+    check_cases(
+        scales
+            .into_iter()
+            .step_by(Profile::get().pick(1, 3))
+            .map(|scale| Case { softmax_scale: Some(scale), ..case(kernel).values(Values::Integers) }),
+    )
+}
+
+/// Every logit has the same large negative summand, so nothing may take -inf for such a number, or the reverse.
+fn all_logits_far_below_zero(kernel: Kernel) -> Result<(), Failure> {
+    let all =
+        |operand, value| Edit { operand, batch_idx: None, position: None, head_idx: None, column: Some(0), value: Number::Finite(value) };
+    let shifted = |scale| Case {
+        softmax_scale: Some(scale),
+        edits: vec![all(Operand::Q, 1000.0), all(Operand::K, -1000.0)],
+        ..case(kernel).values(Values::Integers)
+    };
+    check_cases([0.05, 1.0, 100.0].into_iter().step_by(Profile::get().pick(1, 2)).map(shifted))
+}
+
+/// Keys are visited from the last to the first, and each key's logit is above that of the key behind it, by less or more than what lets
+/// the kernel keep a stale maximum.
+fn maximum_that_grows(kernel: Kernel) -> Result<(), Failure> {
+    let (config, _) = kernel;
+    let growing = |step: f32| {
+        let mut case = case(kernel).values(Values::Integers);
+        let all = |operand, position, column, value| Edit {
+            operand,
+            batch_idx: None,
+            position,
+            head_idx: None,
+            column,
+            value: Number::Finite(value),
+        };
+        case.edits = vec![all(Operand::Q, None, None, 0.0), all(Operand::Q, None, Some(0), 1.0)];
+        let tiles = case.seqlen_k.div_ceil(config.tile_n as usize);
+        for key in 0..case.seqlen_k {
+            let tile = key / config.tile_n as usize;
+            case.edits.push(all(Operand::K, Some(key), Some(0), ((tiles - tile) * 4 + key % 2) as f32));
+        }
+        Case { softmax_scale: Some(step / 4.0 * std::f32::consts::LN_2), ..case }
+    };
+    check_cases([0.5, 3.9, 7.0, 8.0, 9.0, 30.0].into_iter().step_by(Profile::get().pick(1, 3)).map(growing))
+}
+
+fn subnormal() -> Result<(), Failure> {
+    check_cases(ElementType::ALL.map(|dtype| Case::new(dtype, 64, 70, 150).values(Values::Tiny)))
+}
+
+fn softmax_scale() -> Result<(), Failure> {
+    let scales = [f32::MIN_POSITIVE, 1e-40, 1e-20, 1e-3, 0.1, 1.0, 3.0];
+    let mut cases = Vec::new();
+    for dtype in ElementType::ALL {
+        for (scale, causal) in scales.iter().zip([true, false].into_iter().cycle()) {
+            cases.push(Case { softmax_scale: Some(*scale), ..Case::new(dtype, 64, 70, 200).causal(causal) });
+        }
+    }
+    check_cases(cases.into_iter().step_by(Profile::get().pick(1, 4)))
+}
+
+/// With equal keys and queries, a row that sees n keys has the log-sum-exp `logit + ln n`: no reference is needed.
+fn natural_logarithm(kernel: Kernel) -> Result<(), Failure> {
+    let case = Case { softmax_scale: Some(0.25), ..case(kernel) };
+    with_element!(case.dtype, T => natural_logarithm_of::<T>(&case))
+}
+
+fn natural_logarithm_of<T: TestElement>(case: &Case) -> Result<(), Failure> {
+    let mut inputs = Inputs::<T>::draw(case);
+    inputs.q.fill(T::from_f32(0.5));
+    inputs.k.fill(T::from_f32(0.5));
+    let output = check_inputs(case, &inputs)?;
+    let logit = 0.25 * 0.25 * case.head_dim as f64;
+    for (row, &lse) in output.lse.iter().flatten().enumerate() {
+        let position = row % case.seqlen_q;
+        let keys = if case.causal { position + 1 + case.seqlen_k - case.seqlen_q } else { case.seqlen_k };
+        let expected = logit + (keys as f64).ln();
+        ensure!((f64::from(lse) - expected).abs() < 4e-6, "LSE of row {row} is {lse}, but must be {expected}");
+    }
+    Ok(())
+}
+
+fn optional_lse(kernel: Kernel) -> Result<(), Failure> {
+    let case = case(kernel);
+    with_element!(case.dtype, T => {
+        let inputs = Inputs::<T>::draw(&case);
+        let run = |lse| DeviceProblem::new(&Case { lse, ..case.clone() }, &inputs)?.run(&Stream::new()?);
+        let (with, without) = (run(true)?, run(false)?);
+        ensure!(without.lse.is_none() && bytemuck::cast_slice::<T, u16>(&with.o) == bytemuck::cast_slice::<T, u16>(&without.o),
+            "O depends on whether the log-sum-exp is asked for");
+    });
+    Ok(())
+}

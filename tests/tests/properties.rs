@@ -1,0 +1,131 @@
+//! Properties of the whole library, drawn by proptest: whatever the shape, layout and values, the result is that of the references, nothing
+//! beside it is written, and a failing case shrinks to a small one that replays.
+//!
+//! `HOPPER_ATTENTION_PROPERTY_CASES` sets how many cases each property draws, `HOPPER_ATTENTION_PROPERTY_SEED` what they are drawn from.
+
+use hopper_attention_kernels::config::{TileConfig, forward_config};
+use hopper_attention_tests::{Case, DeviceTest, ElementType, Failure, Placement, Profile, Values, check_case, trials};
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const SEED_VARIABLE: &str = "HOPPER_ATTENTION_PROPERTY_SEED";
+
+fn main() -> ExitCode {
+    let mut tests = Vec::new();
+    for dtype in ElementType::ALL {
+        for causal in [false, true] {
+            let name = |property: &str| format!("{property}::{}_{}", dtype.name(), if causal { "causal" } else { "full" });
+            tests.push(DeviceTest::new(name("any_shape"), move || holds(shapes(dtype, causal))));
+            tests.push(DeviceTest::new(name("any_layout"), move || holds(layouts(dtype, causal))));
+            tests.push(DeviceTest::new(name("any_values"), move || holds(values(dtype, causal))));
+        }
+    }
+    trials::run("properties", tests)
+}
+
+fn seed() -> Result<u64, Failure> {
+    match std::env::var(SEED_VARIABLE) {
+        Ok(seed) => seed.parse().map_err(|_| Failure(format!("{SEED_VARIABLE} is '{seed}', but must be a number"))),
+        Err(_) => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|error| Failure(error.to_string()))?;
+            Ok(now.as_nanos() as u64)
+        }
+    }
+}
+
+/// Draws cases and checks each; a failure is shrunk.
+fn holds(cases: impl Strategy<Value = Case>) -> Result<(), Failure> {
+    let seed = seed()?;
+    println!("    {SEED_VARIABLE}={seed}");
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let config = Config { cases: Profile::get().property_cases(), max_shrink_iters: 300, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+    let outcome = runner.run(&cases, |case| check_case(&case).map_err(|failure| TestCaseError::fail(failure.0)));
+    outcome.map_err(|error| match error {
+        // The reason holds the text of the shrunk case.
+        TestError::Fail(reason, _) => Failure(format!("{SEED_VARIABLE}={seed}: {reason}")),
+        TestError::Abort(reason) => Failure(format!("{SEED_VARIABLE}={seed}: gave up, {reason}")),
+    })
+}
+
+/// Every multiple of 8; the sizes that kernels are made for, and their neighbours, more often.
+fn head_dims() -> impl Strategy<Value = usize> {
+    prop_oneof![(1..=32usize).prop_map(|eighths| 8 * eighths), select(vec![64, 72, 96, 104, 128, 136, 192, 200, 248, 256])]
+}
+
+/// Lengths around the edges of tiles, and any others.
+fn lengths(tile: u32, longest: usize) -> impl Strategy<Value = usize> {
+    let edges = (1..=4usize, 0..3usize).prop_map(move |(tiles, beside)| (tiles * tile as usize + beside).saturating_sub(1));
+    let warpgroups = (1..=3usize, 0..3usize).prop_map(|(rows, beside)| 64 * rows + beside - 1);
+    prop_oneof![3 => edges, 1 => warpgroups, 2 => 1..=longest, 1 => 1..=20usize].prop_map(move |length| length.min(longest))
+}
+
+/// Batch entries, key heads, and query heads for each key head.
+fn heads() -> impl Strategy<Value = (usize, usize, usize)> {
+    (1..=3usize, 1..=3usize, select(vec![1, 1, 2, 3, 4, 5, 7, 8]))
+}
+
+/// Shapes of one kernel or another, with everything else as usual.
+fn shapes(dtype: ElementType, causal: bool) -> impl Strategy<Value = Case> {
+    let longest = Profile::get().pick(900, 200);
+    let tiles = move |head_dim: usize| -> TileConfig { forward_config(head_dim as u32, causal).expect("a kernel for every head_dim") };
+    head_dims()
+        .prop_flat_map(move |head_dim| {
+            let tile = tiles(head_dim);
+            let lengths_k = prop_oneof![12 => lengths(tile.tile_n, longest), 1 => Just(0)];
+            (Just(head_dim), lengths(tile.tile_m, longest), lengths_k, heads(), any::<u64>())
+        })
+        .prop_map(move |(head_dim, seqlen_q, seqlen_k, (batch, heads_k, ratio), seed)| {
+            let case = Case::new(dtype, head_dim, seqlen_q, seqlen_k).causal(causal).heads(batch, heads_k * ratio, heads_k);
+            Case { seed, ..case }.judging_pairs(Profile::get().judged_pairs() / 8)
+        })
+}
+
+fn placement(may_broadcast: bool) -> impl Strategy<Value = Placement> {
+    let orders = select(vec![[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]]);
+    let gap = || prop_oneof![2 => Just(0), 1 => (0..40usize).prop_map(|eighths| 8 * eighths)];
+    let rarely = move || prop_oneof![4 => Just(false), 1 => Just(may_broadcast)];
+    (orders, [gap(), gap(), gap()], rarely(), rarely(), 0..16usize, any::<bool>()).prop_map(
+        |(order, gaps, broadcast_batch, broadcast_heads, eighths, wild_strides)| Placement {
+            order,
+            gaps,
+            broadcast_batch,
+            broadcast_heads,
+            offset: 8 * eighths,
+            wild_strides,
+        },
+    )
+}
+
+/// Any shape, with tensors anywhere.
+fn layouts(dtype: ElementType, causal: bool) -> impl Strategy<Value = Case> {
+    (shapes(dtype, causal), placement(true), placement(true), placement(true), placement(false), any::<[bool; 2]>()).prop_map(
+        |(case, q, k, v, o, [packed, lse])| {
+            let packed = packed && case.seqlen_k > 0;
+            let seqlen_k = if packed { case.seqlen_q } else { case.seqlen_k };
+            Case { q, k, v, o, packed, lse, seqlen_k, ..case }
+        },
+    )
+}
+
+/// Any shape, with values of any size.
+fn values(dtype: ElementType, causal: bool) -> impl Strategy<Value = Case> {
+    let power_of_two = |range: std::ops::RangeInclusive<i32>| range.prop_map(|exponent| (exponent as f32).exp2());
+    let values = prop_oneof![
+        power_of_two(-6..=9).prop_map(|factor| Values::Normal { factor }),
+        power_of_two(-2..=5).prop_map(|factor| Values::Peaked { factor }),
+        Just(Values::Integers),
+        Just(Values::Tiny),
+    ];
+    let scale = prop_oneof![2 => Just(None), 1 => power_of_two(-10..=2).prop_map(Some)];
+    // Only exact logits may be of any size.
+    let scale_of_exact = power_of_two(-10..=60).prop_map(Some);
+    (shapes(dtype, causal), values, scale, scale_of_exact).prop_map(|(case, values, scale, scale_of_exact)| {
+        let softmax_scale = if values.logits_are_exact() { scale_of_exact } else { scale };
+        Case { softmax_scale, ..case.values(values) }
+    })
+}
