@@ -8,6 +8,8 @@ mod driver;
 pub mod harness;
 mod lower;
 mod machine;
+pub mod mutate;
 mod ptx;
 
 pub use driver::exports;
+pub use ptx::PtxError;

@@ -46,7 +46,7 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    pub fn is_null(self) -> bool {
+    pub fn is_null(&self) -> bool {
         self.0.is_null()
     }
 
@@ -88,13 +88,8 @@ impl<T: Copy> In<T> {
         Ok((0..count).map(|i| unsafe { self.0.add(i).read_unaligned() }).collect())
     }
 
-    pub fn is_null(self) -> bool {
+    pub fn is_null(&self) -> bool {
         self.0.is_null()
-    }
-
-    /// The pointer, for work that is done later.
-    pub fn address(self) -> usize {
-        self.0 as usize
     }
 }
 

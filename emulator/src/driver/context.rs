@@ -137,7 +137,7 @@ api! {
     fn cuCtxGetId(context: Handle, id: Out<u64>) {
         let state = state()?;
         let found = if context == 0 { current_or_none().ok_or(Code::INVALID_CONTEXT)? } else { state.contexts.get(context)? };
-        id.set(found.handle as u64 / 64 & 0xffff_ffff)
+        id.set((found.handle as u64 / 64) & 0xffff_ffff)
     }
 
     fn cuCtxGetApiVersion(context: Handle, version: Out<u32>) {

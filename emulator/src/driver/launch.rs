@@ -208,7 +208,7 @@ api! {
         map: Out<[u64; 16]>, element: u32, rank: u32, address: u64, dims: In<u64>, strides: In<u64>, boxes: In<u32>, steps: In<u32>,
         interleave: u32, swizzle: u32, promotion: u32, fill: u32
     ) {
-        if map.address() % 64 != 0 {
+        if !map.address().is_multiple_of(64) {
             return Err(Code::INVALID_VALUE);
         }
         map.set(encode((element, rank, address), dims, strides, (boxes, steps), (interleave, swizzle, promotion, fill))?)
@@ -216,7 +216,7 @@ api! {
 
     fn cuTensorMapReplaceAddress(map: Out<[u64; 16]>, address: u64) {
         let mut tensor = TensorMap::decode(&map.get()?).ok_or(Code::INVALID_VALUE)?;
-        if address == 0 || address % 16 != 0 {
+        if address == 0 || !address.is_multiple_of(16) {
             return Err(Code::INVALID_VALUE);
         }
         tensor.address = address;

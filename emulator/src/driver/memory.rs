@@ -98,7 +98,7 @@ fn fill<const N: usize>(to: u64, value: [u8; N], width: usize, pitch: usize, hei
     if width == 0 || height == 0 {
         return Ok(Arc::new(|| Ok(())));
     }
-    if to % N as u64 != 0 || (height > 1 && pitch < width * N) {
+    if !to.is_multiple_of(N as u64) || (height > 1 && pitch < width * N) {
         return Err(Code::INVALID_VALUE);
     }
     let bytes = (height - 1) * pitch + width * N;

@@ -120,6 +120,7 @@ fn load(image: usize, logs: &Logs, values: Out<usize>) -> Outcome<Handle> {
         logs.write(1, "the emulator executes PTX text; this image is a cubin", values);
         return Err(Code::NO_BINARY_FOR_GPU);
     }
+    let source = replaced(source)?;
     match compile(&source) {
         Ok(program) => {
             let names: Vec<&str> = program.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
@@ -134,6 +135,17 @@ fn load(image: usize, logs: &Logs, values: Out<usize>) -> Outcome<Handle> {
             state()?.set_report(format!("PTX refused: {message}"));
             Err(code)
         }
+    }
+}
+
+/// `HOPPER_EMULATOR_REPLACE=entry=file`: a module that holds the entry is replaced by the file's text. Mutation runs use it.
+fn replaced(source: String) -> Outcome<String> {
+    let Ok(setting) = std::env::var("HOPPER_EMULATOR_REPLACE") else { return Ok(source) };
+    match setting.split_once('=') {
+        Some((entry, path)) if source.contains(&format!(".entry {entry}(")) => {
+            std::fs::read_to_string(path).map_err(|_| Code::FILE_NOT_FOUND)
+        }
+        _ => Ok(source),
     }
 }
 

@@ -128,7 +128,7 @@ impl<'m> Builder<'m> {
         let mut offset = 0u32;
         for param in &function.params {
             offset = offset.next_multiple_of(param.align.max(1));
-            self.kernel.params.push(Param { offset, bytes: param.size, align: param.align });
+            self.kernel.params.push(Param { offset, bytes: param.size });
             let place = Place { space: Space::Param, address: Constant::Bits(u64::from(offset)) };
             scope.variables.insert(param.name.clone(), place);
             offset += param.size;
@@ -332,14 +332,6 @@ impl<'m> Builder<'m> {
         match operand {
             Operand::Not(name) => Ok((self.source(&Operand::Name(name.clone()), Type::Pred)?.slot, true)),
             other => Ok((self.source(other, Type::Pred)?.slot, false)),
-        }
-    }
-
-    /// The declared type of a register operand.
-    pub fn declared(&self, operand: &Operand) -> Option<Type> {
-        match operand {
-            Operand::Name(name) => self.find_register(name).map(|(ty, _)| ty),
-            _ => None,
         }
     }
 

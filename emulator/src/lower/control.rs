@@ -18,13 +18,13 @@ pub fn resolve_reconvergence(code: &mut [Instr]) {
     let blocks = split_blocks(code);
     let ipdom = immediate_post_dominators(&blocks);
     let exit = blocks.starts.len();
-    for block in 0..blocks.starts.len() {
+    for (block, &meet) in ipdom.iter().enumerate().take(exit) {
         let end = blocks.starts.get(block + 1).copied().unwrap_or(code.len());
         if let Some(Instr { op: Op::Branch { reconverge, .. }, .. }) = code[..end].last_mut()
-            && ipdom[block] != NONE
-            && ipdom[block] != exit
+            && meet != NONE
+            && meet != exit
         {
-            *reconverge = blocks.starts[ipdom[block]] as u32;
+            *reconverge = blocks.starts[meet] as u32;
         }
     }
 }

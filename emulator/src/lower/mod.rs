@@ -59,7 +59,6 @@ pub enum Constant {
 pub struct Param {
     pub offset: u32,
     pub bytes: u32,
-    pub align: u32,
 }
 
 /// A decoded instruction and what observers and reports need of it.

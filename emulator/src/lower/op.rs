@@ -124,7 +124,6 @@ pub enum Logic {
 /// Functions that are evaluated lane by lane, for every type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ScalarFn {
-    Mov,
     Add,
     Sub,
     MulLo,

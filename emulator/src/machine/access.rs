@@ -10,7 +10,7 @@ use super::observer::{AccessKind, Agent, Observer};
 use super::scalar::{sign_extend, truncate};
 use super::warp::{Warp, lanes};
 use crate::lower::SHARED_RESERVED;
-use crate::lower::op::{Access, Address, Atomic, AtomicFn, Order, Space};
+use crate::lower::op::{Access, Address, Atomic, AtomicFn, Order, Scope, Space};
 use crate::ptx::Type;
 
 impl<'a, O: Observer> Cta<'a, O> {
@@ -126,7 +126,7 @@ impl<'a, O: Observer> Cta<'a, O> {
                     let value = memory.load(address + u64::from(at), element);
                     values[at as usize..(at + element) as usize].copy_from_slice(&value.to_le_bytes()[..element as usize]);
                 }
-                if matches!(access.order, Order::Acquire | Order::AcqRel) {
+                if matches!(access.order, Order::Acquire | Order::AcqRel) && access.scope >= Scope::Gpu {
                     self.observer.ordered(thread, address, true, false);
                 }
             }
@@ -175,7 +175,7 @@ impl<'a, O: Observer> Cta<'a, O> {
             Target::Global(address) => {
                 let memory = self.global(address, u64::from(bytes), u64::from(bytes))?;
                 self.observer.global(Agent::Thread(thread), self.pc, memory, address, u64::from(bytes), kind)?;
-                if access.order == Order::Release {
+                if access.order == Order::Release && access.scope >= Scope::Gpu {
                     self.observer.ordered(thread, address, false, true);
                 }
                 for at in (0..bytes).step_by(element as usize) {
@@ -237,8 +237,9 @@ impl<'a, O: Observer> Cta<'a, O> {
             Target::Global(address) => {
                 let memory = self.global(address, u64::from(bytes), u64::from(bytes))?;
                 self.observer.global(Agent::Thread(thread), self.pc, memory, address, u64::from(bytes), kind)?;
-                let (acquire, release) =
-                    (matches!(atomic.order, Order::Acquire | Order::AcqRel), matches!(atomic.order, Order::Release | Order::AcqRel));
+                let wide = atomic.scope >= Scope::Gpu;
+                let acquire = wide && matches!(atomic.order, Order::Acquire | Order::AcqRel);
+                let release = wide && matches!(atomic.order, Order::Release | Order::AcqRel);
                 if release {
                     self.observer.ordered(thread, address, false, true);
                 }

@@ -147,7 +147,7 @@ impl<'a, O: Observer> Cta<'a, O> {
             Special::GridId => return self.launch.grid_id,
             Special::LaneMaskEq => 1 << lane,
             Special::LaneMaskLt => (1 << lane) - 1,
-            Special::LaneMaskLe => (1 << lane) - 1 | 1 << lane,
+            Special::LaneMaskLe => ((1 << lane) - 1) | (1 << lane),
             Special::LaneMaskGe => !((1 << lane) - 1),
             Special::LaneMaskGt => !((1 << lane) - 1) & !(1 << lane),
             Special::DynamicSharedBytes => self.launch.shared_bytes,

@@ -17,12 +17,12 @@ impl<'a, O: Observer> Cta<'a, O> {
         for (i, &slot) in matrix.regs.iter().enumerate() {
             let mut rows = [[0u16; 8]; 8];
             let mut addresses = [0; 8];
-            for r in 0..8 {
+            for (r, address) in addresses.iter_mut().enumerate() {
                 let lane = 8 * i + r;
-                addresses[r] = self.shared_address(warp, matrix.address, matrix.space, lane, 16, 16)?;
+                *address = self.shared_address(warp, matrix.address, matrix.space, lane, 16, 16)?;
                 let kind = if matrix.load { AccessKind::Read } else { AccessKind::Write };
                 let agent = Agent::Thread(warp.thread(lane));
-                self.observer.shared(agent, self.pc, addresses[r], 16, kind).map_err(|fault| fault.thread(warp.thread(lane)))?;
+                self.observer.shared(agent, self.pc, *address, 16, kind).map_err(|fault| fault.thread(warp.thread(lane)))?;
             }
             if matrix.load {
                 for (row, &at) in rows.iter_mut().zip(&addresses) {

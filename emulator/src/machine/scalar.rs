@@ -31,7 +31,6 @@ pub fn truncate(ty: Type, bits: u64) -> u64 {
 pub fn evaluate(scalar: &Scalar, s: [u64; 4]) -> u64 {
     let ty = scalar.ty;
     match scalar.function {
-        ScalarFn::Mov => s[0],
         ScalarFn::Convert { from, rounding, saturate, relu } => convert(ty, from, rounding, saturate, relu, scalar.ftz, s[0]),
         ScalarFn::ConvertPair { rounding, relu } => {
             let half_ty = if ty == Type::F16x2 { Type::F16 } else { Type::BF16 };

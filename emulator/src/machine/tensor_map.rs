@@ -100,7 +100,7 @@ impl TensorMap {
         }
         let rank_index = rank as usize;
         let address_align = if interleave == 2 { 32 } else { 16 };
-        if address % address_align != 0 || address == 0 {
+        if !address.is_multiple_of(address_align) || address == 0 {
             return Err(format!("the address 0x{address:x} is no multiple of {address_align}"));
         }
         let swizzle = [Swizzle::None, Swizzle::B32, Swizzle::B64, Swizzle::B128][swizzle as usize];
@@ -130,7 +130,7 @@ impl TensorMap {
             map.element_strides[i] = if i == 0 && interleave == 0 { 1.max(element_strides[0]) } else { element_strides[i] };
             if i > 0 {
                 let stride = strides[i - 1];
-                if stride % address_align != 0 || stride >= 1 << 40 {
+                if !stride.is_multiple_of(address_align) || stride >= 1 << 40 {
                     return Err(format!("the stride {stride} of dimension {i} is no multiple of {address_align} below 2^40"));
                 }
                 map.strides[i] = stride;
@@ -138,7 +138,7 @@ impl TensorMap {
         }
         map.check_strides(strides)?;
         let inner = map.box_elements()[0] * element_bytes;
-        if interleave == 0 && inner % 16 != 0 {
+        if interleave == 0 && !inner.is_multiple_of(16) {
             return Err(format!("the box is {inner} bytes wide, which is no multiple of 16"));
         }
         if interleave == 0 && swizzle != Swizzle::None && inner > swizzle.span() {
@@ -168,7 +168,7 @@ impl TensorMap {
         words[0] |= u64::from(self.interleave) << 8 | (self.swizzle as u64) << 4 | u64::from(self.fill_nan);
         words[1] = self.address;
         for i in 0..5 {
-            words[2 + i] = self.dims[i] - 1 | u64::from(self.element_strides[i]) << 32 | u64::from(self.box_dims[i]) << 40;
+            words[2 + i] = (self.dims[i] - 1) | u64::from(self.element_strides[i]) << 32 | u64::from(self.box_dims[i]) << 40;
             words[7 + i] = self.strides[i];
         }
         words[15] = checksum(&words);

@@ -1,8 +1,10 @@
 //! Runs PTX files on the CPU.
 
+mod mutate;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 use hopper_attention_emulator::harness::{Link, Spec, Verdict, check, run_once};
@@ -30,6 +32,25 @@ enum Command {
         /// Turn the checks off.
         #[arg(long)]
         no_checks: bool,
+    },
+    /// Removes or weakens one synchronising instruction at a time, and runs a command for each mutant: it is caught if the command fails.
+    ///
+    /// The command must use this emulator as its driver. It runs once for each seed; the kill rate and every survivor are printed.
+    Mutate {
+        /// The PTX file, as the command's program loads it.
+        file: PathBuf,
+        /// Seeds to try for each mutant.
+        #[arg(long, default_value_t = 3)]
+        schedules: u64,
+        /// Seconds after which a run counts as caught.
+        #[arg(long, default_value_t = 60)]
+        timeout: u64,
+        /// Only mutants of this line.
+        #[arg(long)]
+        line: Option<u32>,
+        /// The command and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
     },
     /// Lists the driver functions that the library exports.
     List,
@@ -62,6 +83,9 @@ fn run(command: Command) -> Result<(), String> {
             }
             println!("{}: as expected, {:.3} s", file.display(), started.elapsed().as_secs_f64());
             Ok(())
+        }
+        Command::Mutate { file, schedules, timeout, line, command } => {
+            mutate::run(&file, schedules, Duration::from_secs(timeout), line, &command)
         }
         Command::List => {
             for (name, _) in hopper_attention_emulator::exports() {
