@@ -205,6 +205,7 @@ def arguments():
     p.add_argument("--peers", default="cudnn,fa2,fa3", help="which peers, separated by commas, or none (default: %(default)s)")
     p.add_argument("--cells", nargs="+", default=["grid"], help="cells in words, or grid, shapes, sustained (default: grid)")
     p.add_argument("--protocol", choices=list(PROTOCOLS), default="burst")
+    p.add_argument("--idle-ms", type=float, help="rest before each sample of a burst, to fit a grid into less time; the file's command shows it")
     p.add_argument("--rounds", type=int, help="samples of each contestant, for a quick look; what is recorded takes the protocol's own number")
     p.add_argument("--out", default="peers.json", help="written after every cell; the table goes beside it as .txt (default: %(default)s)")
     p.add_argument("--resume", metavar="FILE", help="start from this file and skip the cells that it holds")
@@ -229,6 +230,8 @@ def main():
     random.seed(seed)
     contestants = [Ours(spec) for spec in a.ours] + a.peers
     options = dict(rounds=a.rounds) if a.rounds else {}
+    if a.idle_ms is not None:
+        options["idle_s"] = a.idle_ms / 1e3
     document = report.load(a.resume) if a.resume else dict(runs=[], cells=[])
     todo = [cell for cell in a.cells if not report.find(document, cell.name, a.protocol)]
     # One stream for everything, and not the default one, which waits for others.

@@ -76,7 +76,7 @@ def turn(contestants, number):
     return order[::-1] if number % 2 else order
 
 
-def burst(timers, rounds=BURST_SAMPLES):
+def burst(timers, rounds=BURST_SAMPLES, idle_s=BURST_IDLE_S):
     """Samples of each timer, in turns, and the calls of a sample: a list of (samples_us, calls)."""
     # A tenth more than asked, so that no sample falls short of the rule when the clock rises.
     calls = {timer: calls_in(1.1 * BURST_SAMPLE_S, timer.us) for timer in timers}
@@ -84,7 +84,7 @@ def burst(timers, rounds=BURST_SAMPLES):
     samples = {timer: [] for timer in timers}
     for number in range(rounds):
         for timer in turn(timers, number):
-            time.sleep(BURST_IDLE_S)
+            time.sleep(idle_s)
             samples[timer].append(timer.sample(calls[timer], head_start_s))
     return [(samples[timer], calls[timer]) for timer in timers]
 

@@ -3,8 +3,11 @@
 //! The launches of a stream are ordered, so each stream has a slot of its own, found by the id that `cuStreamGetId` gives and that is
 //! never used again. So are the launches that one capture records on one stream, in each replay; and two replays of one capture may not
 //! be in flight at once, since both would write the same O (see the safety section of [`crate::raw::forward`]). So those share a slot
-//! of their own. Where the table is crowded a launch goes without, and walks its tiles in static order: that moves no result, but may
-//! take a causal kernel a quarter longer.
+//! of their own. The driver does not tell the id of a stream that is being captured, so its handle serves, which belongs to it for as long
+//! as the capture lasts.
+//!
+//! Where the table is crowded a launch goes without, and walks its tiles in static order: that moves no result, but may take a causal
+//! kernel a quarter longer.
 
 use std::mem::size_of;
 use std::ptr;
@@ -50,10 +53,14 @@ impl Slots {
         // stream being alive.
         let code = unsafe { driver.cuStreamGetCaptureInfo_v2(stream, &mut status, &mut capture, graph, dependencies, num_dependencies) };
         check("cuStreamGetCaptureInfo_v2", code)?;
-        let mut id = 0;
-        // SAFETY: as above.
-        check("cuStreamGetId", unsafe { driver.cuStreamGetId(stream, &mut id) })?;
-        let key = if status == CUstreamCaptureStatus::NONE { stream_key(id) } else { capture_key(capture, id) };
+        let key = if status == CUstreamCaptureStatus::NONE {
+            let mut id = 0;
+            // SAFETY: as above.
+            check("cuStreamGetId", unsafe { driver.cuStreamGetId(stream, &mut id) })?;
+            stream_key(id)
+        } else {
+            capture_key(capture, stream as u64)
+        };
         let slot = key.and_then(|key| self.owners.slot(key));
         Ok(slot.map_or(0, |slot| self.address + (slot * size_of::<SchedulerSlot>()) as u64))
     }
@@ -70,18 +77,22 @@ fn zeroed(driver: &Driver, stream: CUstream) -> Result<CUdeviceptr, Error> {
     Ok(address)
 }
 
-/// Ids come in sequence from small numbers; one that does not fit its part of a key has none.
-const ID_BITS: u32 = 31;
+/// Marks the key of a captured launch.
 const CAPTURED: u64 = 1 << 63;
+/// Bits of a stream's handle in such a key: an address below 2^48, without its last four bits.
+const HANDLE_BITS: u32 = 44;
 
-/// The key of the eager launches of a stream: not 0, which marks a free place.
-fn stream_key(stream: u64) -> Option<u64> {
-    stream.checked_add(1).filter(|&key| key < CAPTURED)
+/// The key of the eager launches of the stream with this id: not 0, which marks a free place.
+fn stream_key(id: u64) -> Option<u64> {
+    id.checked_add(1).filter(|&key| key < CAPTURED)
 }
 
-/// The key of what one capture records on one stream.
-fn capture_key(capture: u64, stream: u64) -> Option<u64> {
-    (capture >> ID_BITS == 0 && stream >> ID_BITS == 0).then_some(CAPTURED | capture << ID_BITS | stream)
+/// The key of what one capture records on the stream of this handle. `None` for what does not fit: a handle that is no address (that of
+/// the per-thread default stream means another stream in each thread), or the 2^19th capture.
+fn capture_key(capture: u64, handle: u64) -> Option<u64> {
+    let address = handle >> 4;
+    let fits = address != 0 && handle & 15 == 0 && address >> HANDLE_BITS == 0 && capture >> (63 - HANDLE_BITS) == 0;
+    fits.then_some(CAPTURED | capture << HANDLE_BITS | address)
 }
 
 /// A hash table of keys, open addressing: entries are added and never removed, so that threads need no lock.
@@ -131,10 +142,20 @@ mod tests {
 
     #[test]
     fn keys_tell_streams_and_captures_apart() {
-        let keys = [stream_key(0), stream_key(1), capture_key(0, 0), capture_key(0, 1), capture_key(1, 0), capture_key(1 << 30, 1 << 30)];
+        let (one, other) = (0x7fff_1234_5670, 0x7fff_1234_5680);
+        let keys = [
+            stream_key(0),
+            stream_key(1),
+            capture_key(0, one),
+            capture_key(0, other),
+            capture_key(1, one),
+            capture_key((1 << 19) - 1, (1 << 48) - 16),
+        ];
         let distinct: HashSet<u64> = keys.iter().map(|key| key.unwrap()).collect();
         assert!(distinct.len() == keys.len() && !distinct.contains(&0));
-        assert_eq!([stream_key(u64::MAX), stream_key(CAPTURED), capture_key(1 << 31, 0), capture_key(0, 1 << 31)], [None; 4]);
+        assert_eq!([stream_key(u64::MAX), stream_key(CAPTURED - 1)], [None; 2]);
+        assert_eq!([0, 1, 2, one + 8, 1 << 48].map(|handle| capture_key(0, handle)), [None; 5]);
+        assert_eq!(capture_key(1 << 19, one), None);
     }
 
     #[test]

@@ -111,9 +111,11 @@ fn every_stream_draws_from_its_own_slot() {
     assert_eq!(scheduler(full(), 1), "0x0");
     // What a capture records has slots of its own, a stream each.
     script.set("capturing", 1);
-    let captured = [scheduler(causal(), 1), scheduler(causal(), 2)];
+    let captured = [scheduler(causal(), 0x1000), scheduler(causal(), 0x2000)];
     assert!(captured.iter().all(|slot| ![&one, &two, "0x0"].contains(&slot.as_str())), "{captured:?}");
-    assert!(captured[0] != captured[1] && scheduler(causal(), 1) == captured[0]);
+    assert!(captured[0] != captured[1] && scheduler(causal(), 0x1000) == captured[0]);
+    // This handle means another stream in each thread.
+    assert_eq!(scheduler(causal(), 2), "0x0");
 }
 
 #[test]

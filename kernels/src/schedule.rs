@@ -92,6 +92,12 @@ impl TileSchedule {
         self.num_tiles
     }
 
+    /// Row tiles of a head.
+    #[inline(always)]
+    pub const fn m_blocks(&self) -> u32 {
+        self.m_blocks
+    }
+
     /// The tile of this rank, or `None` if there are fewer tiles.
     #[inline(always)]
     pub const fn tile(&self, rank: u32) -> Option<Tile> {

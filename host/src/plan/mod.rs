@@ -77,9 +77,10 @@ impl Plan {
         self.params.schedule.num_tiles().min(multiprocessors)
     }
 
-    /// Whether CTAs of that grid draw tiles: where the kernel can, and some CTA has more than its first.
+    /// Whether CTAs of that grid draw tiles: where the kernel can, tiles differ in length, and some CTA has more than its first.
     pub fn draws_tiles(&self, grid: u32) -> bool {
-        self.config.dynamic && self.params.schedule.num_tiles() > grid
+        let schedule = &self.params.schedule;
+        self.config.dynamic && schedule.m_blocks() > 1 && schedule.num_tiles() > grid
     }
 }
 

@@ -1,4 +1,5 @@
-//! Arithmetic that `core` lacks on this target (PTX ISA, "Floating point instructions"). Subnormal inputs and results count as 0 (`ftz`).
+//! Arithmetic that `core` lacks on this target (PTX ISA, "Floating point instructions"). Those with `ftz` in their
+//! instruction take subnormal numbers for 0.
 
 use core::arch::asm;
 
@@ -40,27 +41,27 @@ unary! {
 /// The larger of two numbers; a NaN loses against a number.
 ///
 /// # PTX
-/// `max.ftz.f32`
+/// `max.f32`
 #[inline(always)]
 pub fn max(a: f32, b: f32) -> f32 {
     let larger;
     // SAFETY: register arithmetic only.
     unsafe {
-        asm!("max.ftz.f32 {d}, {a}, {b};", d = out(reg32) larger, a = in(reg32) a, b = in(reg32) b, options(pure, nomem, nostack));
+        asm!("max.f32 {d}, {a}, {b};", d = out(reg32) larger, a = in(reg32) a, b = in(reg32) b, options(pure, nomem, nostack));
     }
     larger
 }
 
-/// `a * b + c`, rounded once.
+/// `a * b + c`, rounded once. Subnormal factors count: with a tiny `a`, infinity for `b` must not become 0 times infinity.
 ///
 /// # PTX
-/// `fma.rn.ftz.f32`
+/// `fma.rn.f32`
 #[inline(always)]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     let sum;
     // SAFETY: register arithmetic only.
     unsafe {
-        asm!("fma.rn.ftz.f32 {d}, {a}, {b}, {c};", d = out(reg32) sum, a = in(reg32) a, b = in(reg32) b, c = in(reg32) c,
+        asm!("fma.rn.f32 {d}, {a}, {b}, {c};", d = out(reg32) sum, a = in(reg32) a, b = in(reg32) b, c = in(reg32) c,
              options(pure, nomem, nostack));
     }
     sum
