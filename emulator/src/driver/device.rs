@@ -8,6 +8,8 @@ use super::state::{initialise, raw_state, state};
 pub const TOTAL_MEMORY: u64 = 150_109_880_320;
 /// Multiprocessors of a device.
 pub const SM_COUNT: u32 = 132;
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`
+const MULTIPROCESSOR_COUNT: u32 = 16;
 /// The newest CUDA version that this driver speaks: 13.0, whose PTX is 9.0.
 pub const DRIVER_VERSION: i32 = 13000;
 /// Name of a device.
@@ -30,7 +32,7 @@ const ATTRIBUTES: [(u32, i32); 69] = [
     (13, 1_980_000),
     (14, 512),
     (15, 1),
-    (16, SM_COUNT as i32),
+    (MULTIPROCESSOR_COUNT, SM_COUNT as i32),
     (31, 1),
     (36, 3_201_000),
     (37, 6144),
@@ -172,7 +174,8 @@ api! {
 
     fn cuDeviceGetAttribute(value: Out<i32>, number: u32, device: i32) {
         check(device)?;
-        value.set(attribute(number).ok_or(Code::INVALID_VALUE)?)
+        let known = attribute(number).ok_or(Code::INVALID_VALUE)?;
+        value.set(if number == MULTIPROCESSOR_COUNT { raw_state().settings.sm_count as i32 } else { known })
     }
 
     fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, device: i32) {

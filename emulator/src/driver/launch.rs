@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::abi::{In, Out, read_host};
-use super::device::SM_COUNT;
 use super::error::{Code, Outcome};
 use super::module::Function;
 use super::state::*;
@@ -117,7 +116,7 @@ fn execute(function: &Function, grid: [u32; 3], block: [u32; 3], shared_bytes: u
         schedule: Schedule { seed: settings.seed.load(Ordering::Relaxed) },
         budget: settings.budget.load(Ordering::Relaxed),
         grid_id: state.launches.fetch_add(1, Ordering::Relaxed),
-        sm_count: SM_COUNT,
+        sm_count: settings.sm_count,
         threads: settings.threads,
         started: Instant::now(),
     };

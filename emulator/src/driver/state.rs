@@ -101,6 +101,7 @@ impl<T> Table<T> {
 /// Settings, from the environment.
 pub struct Settings {
     pub devices: i32,
+    pub sm_count: u32,
     pub checks: AtomicBool,
     pub seed: AtomicU64,
     pub threads: usize,
@@ -135,6 +136,7 @@ impl State {
         let checks = variable("HOPPER_EMULATOR_CHECKS", 1) != 0;
         let settings = Settings {
             devices: variable("HOPPER_EMULATOR_DEVICES", 1).min(16) as i32,
+            sm_count: variable("HOPPER_EMULATOR_SMS", u64::from(super::device::SM_COUNT)).clamp(1, 1024) as u32,
             checks: AtomicBool::new(checks),
             seed: AtomicU64::new(variable("HOPPER_EMULATOR_SEED", 0)),
             threads: variable("HOPPER_EMULATOR_THREADS", cores as u64).max(1) as usize,
