@@ -16,6 +16,8 @@ pub struct Mutation {
     pub original: String,
     /// The whole text, changed.
     pub source: String,
+    /// The whole text with a trap before the instruction: a run that survives it never comes here.
+    pub probe: String,
 }
 
 /// All mutations of a text.
@@ -34,6 +36,7 @@ pub fn mutations(source: &str) -> Result<Vec<Mutation>, PtxError> {
                     what,
                     original: source[start..end].split_whitespace().collect::<Vec<_>>().join(" "),
                     source: format!("{}{replacement}{}", &source[..start], &source[end..]),
+                    probe: format!("{}{} {}", &source[..start], guarded(instruction, "trap;"), &source[start..]),
                 });
             }
         }

@@ -20,7 +20,7 @@ pub fn run(file: &Path, schedules: u64, timeout: Duration, line: Option<u32>, co
             return Err(format!("the command fails without a mutation (seed {seed}): {how}"));
         }
     }
-    let mut survivors: Vec<&Mutation> = Vec::new();
+    let (mut survivors, mut unreached) = (0, 0);
     let chosen: Vec<&Mutation> = all.iter().filter(|mutation| line.is_none_or(|line| mutation.line == line)).collect();
     for mutation in &chosen {
         std::fs::write(&mutant, &mutation.source).map_err(|error| error.to_string())?;
@@ -31,19 +31,26 @@ pub fn run(file: &Path, schedules: u64, timeout: Duration, line: Option<u32>, co
                 break;
             }
         }
-        println!("line {:5} {:18} {:60.60} {}", mutation.line, mutation.what, mutation.original, how.as_deref().unwrap_or("SURVIVED"));
-        if how.is_none() {
-            survivors.push(mutation);
-        }
+        let verdict = match how {
+            Some(how) => how,
+            None => {
+                std::fs::write(&mutant, &mutation.probe).map_err(|error| error.to_string())?;
+                if caught(command, &mutation.entry, &mutant, 0, timeout)?.is_some() {
+                    survivors += 1;
+                    "SURVIVED".to_string()
+                } else {
+                    unreached += 1;
+                    "not reached by the command".to_string()
+                }
+            }
+        };
+        println!("line {:5} {:18} {:60.60} {verdict}", mutation.line, mutation.what, mutation.original);
     }
     let _ = std::fs::remove_dir_all(&folder);
-    let caught = chosen.len() - survivors.len();
-    println!(
-        "{}: {caught} of {} mutants caught ({:.1} %)",
-        file.display(),
-        chosen.len(),
-        100.0 * caught as f64 / chosen.len().max(1) as f64
-    );
+    let reached = chosen.len() - unreached;
+    let caught = reached - survivors;
+    let rate = 100.0 * caught as f64 / reached.max(1) as f64;
+    println!("{}: {caught} of {reached} mutants caught ({rate:.1} %), {unreached} not reached by the command", file.display());
     Ok(())
 }
 
