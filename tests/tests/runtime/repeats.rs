@@ -29,7 +29,7 @@ fn repeats(case: &Case) -> Result<(), Failure> {
         job.enqueue(&stream)?;
         job.check(&stream)?;
     }
-    Ok(())
+    job.check_surroundings()
 }
 
 /// Each head of each batch entry alone, and among others that are NaN, has the bits that it has among numbers.

@@ -60,7 +60,7 @@ fn at_once(cases: &[Case]) -> Result<(), Failure> {
             job.check(stream)?;
         }
     }
-    Ok(())
+    jobs.iter().try_for_each(Job::check_surroundings)
 }
 
 /// Each output is the next one's queries, enqueued without waiting: work on another stream than the one given would overtake it.
@@ -125,7 +125,7 @@ fn a_thread_each(gpu: &'static Gpu) -> Result<(), Failure> {
             job.enqueue(&stream)?;
             job.check(&stream)?;
         }
-        Ok(())
+        job.check_surroundings()
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = jobs.iter().map(|job| scope.spawn(move || work(job))).collect();
