@@ -12,39 +12,39 @@ pub type Lowered<T> = Result<T, PtxError>;
 
 /// Where a variable lies: a space, and a constant that is its address there.
 #[derive(Clone, Copy)]
-struct Place {
+pub(super) struct Place {
     space: Space,
     address: Constant,
 }
 
 #[derive(Default)]
-struct LexicalScope {
-    registers: HashMap<String, (Type, Reg)>,
-    labels: HashMap<String, usize>,
-    variables: HashMap<String, Place>,
+pub(super) struct LexicalScope {
+    pub(super) registers: HashMap<String, (Type, Reg)>,
+    pub(super) labels: HashMap<String, usize>,
+    pub(super) variables: HashMap<String, Place>,
 }
 
 /// Names visible in one function; an inlined call starts with none of its caller's.
 #[derive(Default)]
-struct Frame {
-    function: String,
-    scopes: Vec<LexicalScope>,
-    return_label: Option<usize>,
+pub(super) struct Frame {
+    pub(super) function: String,
+    pub(super) scopes: Vec<LexicalScope>,
+    pub(super) return_label: Option<usize>,
 }
 
 pub struct Builder<'m> {
-    module: &'m Module,
+    pub(super) module: &'m Module,
     globals: &'m [GlobalSymbol],
     source: &'m str,
-    kernel: Kernel,
-    frames: Vec<Frame>,
+    pub(super) kernel: Kernel,
+    pub(super) frames: Vec<Frame>,
     constants: HashMap<(Bank, Constant), Slot>,
-    labels: Vec<Option<u32>>,
+    pub(super) labels: Vec<Option<u32>>,
     jumps: Vec<(usize, usize)>,
     shared: HashMap<String, Place>,
     reads: Vec<Reg>,
     writes: Vec<Reg>,
-    span: Span,
+    pub(super) span: Span,
 }
 
 /// Decodes one entry.
@@ -137,7 +137,7 @@ impl<'m> Builder<'m> {
         self.frame().scopes.push(scope);
     }
 
-    fn body(&mut self, function: &Function) -> Lowered<()> {
+    pub(super) fn body(&mut self, function: &Function) -> Lowered<()> {
         match &function.body {
             Some(statements) => self.block(statements),
             None => self.error(format!("`{}` has no body", function.name)),
@@ -223,7 +223,7 @@ impl<'m> Builder<'m> {
         self.frames.last()?.scopes.iter().rev().find_map(|scope| scope.registers.get(name).copied())
     }
 
-    fn find_place(&mut self, name: &str) -> Option<Place> {
+    pub(super) fn find_place(&mut self, name: &str) -> Option<Place> {
         let local = self.frames.last()?.scopes.iter().rev().find_map(|scope| scope.variables.get(name).copied());
         if local.is_some() {
             return local;
@@ -385,7 +385,7 @@ impl<'m> Builder<'m> {
         self.kernel.code.push(Instr { op, guard, span: self.span, reads, writes });
     }
 
-    fn jump(&mut self, label: usize, guard: Option<(Slot, bool)>) {
+    pub(super) fn jump(&mut self, label: usize, guard: Option<(Slot, bool)>) {
         self.jumps.push((self.kernel.code.len(), label));
         self.emit(Op::Branch { target: 0, reconverge: u32::MAX }, guard);
     }
@@ -451,70 +451,6 @@ impl<'m> Builder<'m> {
             return Ok(op);
         }
         self.error(format!("the instruction `{base}` is not known to the emulator"))
-    }
-
-    /// Inlines a call: parameters are local variables of the caller, `ret` jumps behind the call.
-    fn call(&mut self, instruction: &Instruction, guard: Option<(Slot, bool)>) -> Lowered<()> {
-        let mut operands = instruction.operands.iter().peekable();
-        let names = |list: &Operand| match list {
-            Operand::List(items) => items
-                .iter()
-                .map(|item| match item {
-                    Operand::Name(name) => Some(name.clone()),
-                    _ => None,
-                })
-                .collect::<Option<Vec<_>>>(),
-            _ => None,
-        };
-        let returns = match operands.peek() {
-            Some(list @ Operand::List(_)) => {
-                let list = names(list);
-                operands.next();
-                list
-            }
-            _ => Some(Vec::new()),
-        };
-        let Some(Operand::Name(callee)) = operands.next() else { return self.error("the function's name is missing here") };
-        let arguments = operands.next().map_or(Some(Vec::new()), names);
-        let (Some(returns), Some(arguments)) = (returns, arguments) else {
-            return self.error("arguments of a call must be variables in the space .param");
-        };
-        if callee == "__assertfail" {
-            self.emit(Op::Trap, guard);
-            return Ok(());
-        }
-        if self.frames.iter().any(|frame| frame.function == *callee) {
-            return self.error("recursive calls are not supported");
-        }
-        let module = self.module;
-        let Some(function) = module.functions.iter().find(|f| f.name == *callee && f.body.is_some()) else {
-            return self.error(format!("unresolved extern function `{callee}`"));
-        };
-        self.inline(function, &returns, &arguments, guard)
-    }
-
-    fn inline(&mut self, function: &Function, returns: &[String], arguments: &[String], guard: Option<(Slot, bool)>) -> Lowered<()> {
-        if function.returns.len() != returns.len() || function.params.len() != arguments.len() {
-            return self.error(format!("`{}` takes another number of parameters", function.name));
-        }
-        let mut scope = LexicalScope::default();
-        for (formal, actual) in function.returns.iter().zip(returns).chain(function.params.iter().zip(arguments)) {
-            let Some(place) = self.find_place(actual) else { return self.error(format!("`{actual}` is not declared")) };
-            scope.variables.insert(formal.name.clone(), place);
-        }
-        let after = self.labels.len();
-        self.labels.push(None);
-        if let Some((slot, negated)) = guard {
-            self.jump(after, Some((slot, !negated)));
-        }
-        let frame = Frame { function: function.name.clone(), scopes: vec![scope], return_label: Some(after) };
-        self.frames.push(frame);
-        let span = self.span;
-        self.body(function)?;
-        self.span = span;
-        self.frames.pop();
-        self.labels[after] = Some(self.kernel.code.len() as u32);
-        Ok(())
     }
 
     fn finish(mut self) -> Lowered<Kernel> {

@@ -3,11 +3,13 @@
 mod alu;
 mod asynchronous;
 mod builder;
+mod call;
 mod control;
 mod convert;
 mod memory;
 mod modifiers;
 pub mod op;
+mod parts;
 mod sync;
 
 use std::ops::Range;

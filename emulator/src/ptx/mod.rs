@@ -1,6 +1,7 @@
 //! The PTX front end: text to tokens, tokens to a syntax tree.
 
 pub mod ast;
+mod declarations;
 mod lexer;
 mod parser;
 mod types;

@@ -10,13 +10,13 @@ pub fn parse(source: &str) -> Result<Module, PtxError> {
     Parser { source, tokens, at: 0 }.module()
 }
 
-struct Parser<'a> {
+pub(super) struct Parser<'a> {
     source: &'a str,
     tokens: Vec<(Token<'a>, Span)>,
-    at: usize,
+    pub(super) at: usize,
 }
 
-type Parsed<T> = Result<T, PtxError>;
+pub(super) type Parsed<T> = Result<T, PtxError>;
 
 /// Linkage directives before a variable or a function.
 #[derive(Default)]
@@ -25,50 +25,50 @@ struct Linkage {
 }
 
 impl<'a> Parser<'a> {
-    fn peek(&self) -> Option<&Token<'a>> {
+    pub(super) fn peek(&self) -> Option<&Token<'a>> {
         self.tokens.get(self.at).map(|(token, _)| token)
     }
 
-    fn peek_word(&self) -> Option<&'a str> {
+    pub(super) fn peek_word(&self) -> Option<&'a str> {
         match self.peek() {
             Some(Token::Word(word)) => Some(word),
             _ => None,
         }
     }
 
-    fn span(&self) -> Span {
+    pub(super) fn span(&self) -> Span {
         self.tokens.get(self.at).or_else(|| self.tokens.last()).map(|&(_, span)| span).unwrap_or_default()
     }
 
-    fn error<T>(&self, message: impl Into<String>) -> Parsed<T> {
+    pub(super) fn error<T>(&self, message: impl Into<String>) -> Parsed<T> {
         let line = self.span().line;
         let text = self.source.lines().nth((line as usize).saturating_sub(1)).unwrap_or("").trim().to_string();
         Err(PtxError { line, message: message.into(), text })
     }
 
-    fn advance(&mut self) -> Parsed<Token<'a>> {
+    pub(super) fn advance(&mut self) -> Parsed<Token<'a>> {
         let Some((token, _)) = self.tokens.get(self.at) else { return self.error("the text ends too early") };
         self.at += 1;
         Ok(token.clone())
     }
 
-    fn accept(&mut self, punct: char) -> bool {
+    pub(super) fn accept(&mut self, punct: char) -> bool {
         let found = self.peek() == Some(&Token::Punct(punct));
         self.at += usize::from(found);
         found
     }
 
-    fn accept_word(&mut self, word: &str) -> bool {
+    pub(super) fn accept_word(&mut self, word: &str) -> bool {
         let found = self.peek_word() == Some(word);
         self.at += usize::from(found);
         found
     }
 
-    fn expect(&mut self, punct: char) -> Parsed<()> {
+    pub(super) fn expect(&mut self, punct: char) -> Parsed<()> {
         if self.accept(punct) { Ok(()) } else { self.error(format!("`{punct}` is missing here")) }
     }
 
-    fn word(&mut self) -> Parsed<&'a str> {
+    pub(super) fn word(&mut self) -> Parsed<&'a str> {
         match self.peek_word() {
             Some(word) => {
                 self.at += 1;
@@ -78,7 +78,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn integer(&mut self) -> Parsed<u32> {
+    pub(super) fn integer(&mut self) -> Parsed<u32> {
         match self.peek() {
             Some(&Token::Int(value)) if value <= u64::from(u32::MAX) => {
                 self.at += 1;
@@ -192,135 +192,6 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn parameters(&mut self) -> Parsed<Vec<Variable>> {
-        self.expect('(')?;
-        let mut params = Vec::new();
-        while !self.accept(')') {
-            self.declaration(false, &mut params)?;
-            self.accept(',');
-        }
-        Ok(params)
-    }
-
-    fn variables(&mut self, external: bool, into: &mut Vec<Variable>) -> Parsed<()> {
-        self.declaration(external, into)?;
-        while self.accept(',') {
-            let like = into.last().cloned();
-            let Some(like) = like else { return self.error("a declaration is missing here") };
-            let variable = self.declarator(like)?;
-            into.push(variable);
-        }
-        self.expect(';')
-    }
-
-    fn declaration(&mut self, external: bool, into: &mut Vec<Variable>) -> Parsed<()> {
-        let span = self.span();
-        let space = match self.word()? {
-            ".global" => Space::Global,
-            ".const" => Space::Const,
-            ".shared" => Space::Shared,
-            ".local" => Space::Local,
-            ".param" | ".reg" => Space::Param,
-            _ => return self.error("a state space is missing here"),
-        };
-        let mut align = 0;
-        let mut ty = None;
-        loop {
-            match self.peek_word() {
-                Some(".align") => {
-                    self.at += 1;
-                    align = self.integer()?;
-                }
-                Some(".attribute") => {
-                    self.at += 1;
-                    self.expect('(')?;
-                    while !self.accept(')') {
-                        self.advance()?;
-                    }
-                }
-                Some(".ptr") => {
-                    self.at += 1;
-                    // The pointee's space and alignment are hints to the optimiser.
-                    while matches!(self.peek_word(), Some(".global" | ".shared" | ".const" | ".local" | ".align")) {
-                        if self.word()? == ".align" {
-                            self.integer()?;
-                        }
-                    }
-                }
-                Some(word) if word.starts_with('.') => {
-                    let Some(parsed) = Type::parse(&word[1..]) else {
-                        return self.error(format!("`{word}` is no type that this emulator knows"));
-                    };
-                    ty = Some(parsed);
-                    self.at += 1;
-                }
-                _ => break,
-            }
-        }
-        let Some(ty) = ty else { return self.error("a type is missing here") };
-        let align = align.max(ty.bytes());
-        let like = Variable { name: String::new(), space, ty, align, size: ty.bytes(), external, init: Vec::new(), span };
-        let variable = self.declarator(like)?;
-        into.push(variable);
-        Ok(())
-    }
-
-    fn declarator(&mut self, like: Variable) -> Parsed<Variable> {
-        let element = like.ty.bytes();
-        let mut variable = Variable { name: self.word()?.to_string(), size: element, init: Vec::new(), ..like };
-        let mut inferred = false;
-        while self.accept('[') {
-            if self.accept(']') {
-                variable.size = 0;
-                inferred = true;
-            } else {
-                variable.size = variable.size.checked_mul(self.integer()?).map_or_else(|| self.error("the array is too large"), Ok)?;
-                self.expect(']')?;
-            }
-        }
-        if self.accept('=') {
-            self.initialiser(&mut variable.init)?;
-            if inferred {
-                variable.size = variable.init.len() as u32 * element;
-            }
-        }
-        Ok(variable)
-    }
-
-    fn initialiser(&mut self, into: &mut Vec<Init>) -> Parsed<()> {
-        if self.accept('{') {
-            while !self.accept('}') {
-                self.initialiser(into)?;
-                self.accept(',');
-            }
-            return Ok(());
-        }
-        let generic = self.accept_word("generic");
-        if generic {
-            self.expect('(')?;
-        }
-        let init = match self.operand()? {
-            Operand::Int(bits) => Init::Bits(bits),
-            Operand::F32Bits(bits) => Init::Bits(u64::from(bits)),
-            Operand::Float(value) => Init::Bits(value.to_bits()),
-            Operand::Name(symbol) => Init::Address { symbol, generic, offset: 0 },
-            Operand::NameOffset(symbol, offset) => Init::Address { symbol, generic, offset },
-            _ => return self.error("an initial value that this emulator does not know"),
-        };
-        if generic {
-            self.expect(')')?;
-        }
-        let init = match init {
-            Init::Address { symbol, generic, offset } if self.accept('+') => {
-                let more = i64::from(self.integer()?);
-                Init::Address { symbol, generic, offset: offset + more }
-            }
-            other => other,
-        };
-        into.push(init);
-        Ok(())
-    }
-
     fn block(&mut self) -> Parsed<Vec<Statement>> {
         self.expect('{')?;
         let mut statements = Vec::new();
@@ -408,7 +279,7 @@ impl<'a> Parser<'a> {
         Ok(Statement::Instruction(Instruction { guard, opcode, operands, span: Span { start: start.start, end, line: start.line } }))
     }
 
-    fn operand(&mut self) -> Parsed<Operand> {
+    pub(super) fn operand(&mut self) -> Parsed<Operand> {
         let first = self.simple_operand()?;
         if self.accept('|') {
             let second = self.simple_operand()?;

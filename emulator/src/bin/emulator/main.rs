@@ -1,5 +1,6 @@
 //! Runs PTX files on the CPU.
 
+mod bench;
 mod mutate;
 
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs a file as the comments at its head say (see `emulator help-file`).
+    /// Runs a file as the comments at its head say (the crate's module `harness` lists them).
     Run {
         /// The PTX file.
         file: PathBuf,
@@ -52,6 +53,8 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+    /// Measures the interpreter.
+    Bench,
     /// Lists the driver functions that the library exports.
     List,
 }
@@ -87,6 +90,7 @@ fn run(command: Command) -> Result<(), String> {
         Command::Mutate { file, schedules, timeout, line, command } => {
             mutate::run(&file, schedules, Duration::from_secs(timeout), line, &command)
         }
+        Command::Bench => bench::run(),
         Command::List => {
             for (name, _) in hopper_attention_emulator::exports() {
                 println!("{name}");
