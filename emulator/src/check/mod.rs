@@ -67,6 +67,8 @@ pub struct Checks<'a> {
     addresses: HashMap<u64, Clock>,
     blocks: Vec<Block>,
     registers: Vec<Registers>,
+    /// For each byte of the threads' local memory whether it has been written.
+    local: Vec<bool>,
     scratch: Clock,
 }
 
@@ -109,6 +111,7 @@ impl<'a> Checks<'a> {
             addresses: HashMap::new(),
             blocks: vec![Block::default(); launch.shared_end().div_ceil(16) as usize],
             registers: (0..threads.div_ceil(LANES)).map(|_| Registers::new(launch.kernel)).collect(),
+            local: vec![false; launch.kernel.local_bytes as usize * threads],
             scratch: Clock::new(width),
         }
     }

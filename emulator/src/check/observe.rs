@@ -45,6 +45,18 @@ impl Observer for Checks<'_> {
             .visit(address, bytes, is_write, |at, cell| this.touch(who, now, is_write, cell, &|| format!("of global 0x{at:x}")))
     }
 
+    fn local(&mut self, thread: u32, address: u32, bytes: u32, write: bool) -> Step<()> {
+        let start = (thread * self.launch.kernel.local_bytes + address) as usize;
+        let range = &mut self.local[start..start + bytes as usize];
+        if write {
+            range.fill(true);
+        } else if let Some(at) = range.iter().position(|written| !written) {
+            let message = format!("local 0x{:x} is read, and the thread has not written it", address as usize + at);
+            return Err(Fault::new(FaultKind::Uninitialised, message));
+        }
+        Ok(())
+    }
+
     fn ordered(&mut self, _thread: u32, address: u64, acquire: bool, release: bool) {
         if acquire {
             self.shared.global.acquire(address, &mut self.known);

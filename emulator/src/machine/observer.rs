@@ -52,7 +52,7 @@ pub trait Observer: Send + Sized {
     fn global(&mut self, _agent: Agent, _pc: u32, _memory: &Arc<Allocation>, _address: u64, _bytes: u64, _kind: AccessKind) -> Step<()> {
         Ok(())
     }
-    /// A read of a thread's local memory: `true` if it is a write.
+    /// An access to a thread's local memory.
     fn local(&mut self, _thread: u32, _address: u32, _bytes: u32, _write: bool) -> Step<()> {
         Ok(())
     }
