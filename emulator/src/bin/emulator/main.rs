@@ -1,0 +1,97 @@
+//! Runs PTX files on the CPU.
+
+mod mutate;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, Subcommand};
+use hopper_attention_emulator::harness::{Link, Spec, Verdict, check, run_once};
+
+/// Executes PTX for NVIDIA Hopper on the CPU, and reports what a GPU hides: races, missing fences and waits, deadlocks.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs a file as the comments at its head say (see `emulator help-file`).
+    Run {
+        /// The PTX file.
+        file: PathBuf,
+        /// Try the seeds 0 to N-1.
+        #[arg(long)]
+        schedules: Option<u64>,
+        /// Try this seed only.
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Turn the checks off.
+        #[arg(long)]
+        no_checks: bool,
+    },
+    /// Removes or weakens one synchronising instruction at a time, and runs a command for each mutant: it is caught if the command fails.
+    ///
+    /// The command must use this emulator as its driver. It runs once for each seed; the kill rate and every survivor are printed.
+    Mutate {
+        /// The PTX file, as the command's program loads it.
+        file: PathBuf,
+        /// Seeds to try for each mutant.
+        #[arg(long, default_value_t = 3)]
+        schedules: u64,
+        /// Seconds after which a run counts as caught.
+        #[arg(long, default_value_t = 60)]
+        timeout: u64,
+        /// Only mutants of this line.
+        #[arg(long)]
+        line: Option<u32>,
+        /// The command and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Lists the driver functions that the library exports.
+    List,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), String> {
+    match command {
+        Command::Run { file, schedules, seed, no_checks } => {
+            let source = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+            let link = Link::emulator();
+            link.set_checks(!no_checks);
+            let mut spec = Spec::parse(&source)?;
+            spec.schedules = schedules.unwrap_or(spec.schedules);
+            let started = Instant::now();
+            if let Some(seed) = seed {
+                link.set_seed(seed);
+                run_once(&link, &source, &spec)?;
+            } else if let Verdict::Differs(message) = check(&link, &source) {
+                return Err(message);
+            }
+            println!("{}: as expected, {:.3} s", file.display(), started.elapsed().as_secs_f64());
+            Ok(())
+        }
+        Command::Mutate { file, schedules, timeout, line, command } => {
+            mutate::run(&file, schedules, Duration::from_secs(timeout), line, &command)
+        }
+        Command::List => {
+            for (name, _) in hopper_attention_emulator::exports() {
+                println!("{name}");
+            }
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Mutations: one synchronising instruction of a PTX text removed or weakened at a time, to see whether the checks notice.
+
+use crate::ptx::ast::{Instruction, Operand, Statement};
+use crate::ptx::{PtxError, parse};
+
+/// A changed text.
+#[derive(Clone, Debug)]
+pub struct Mutation {
+    /// The kernel.
+    pub entry: String,
+    /// Line of the instruction, counted from 1.
+    pub line: u32,
+    /// What was done to it.
+    pub what: String,
+    /// The instruction's text.
+    pub original: String,
+    /// The whole text, changed.
+    pub source: String,
+    /// The whole text with a trap before the instruction: a run that survives it never comes here.
+    pub probe: String,
+}
+
+/// All mutations of a text.
+pub fn mutations(source: &str) -> Result<Vec<Mutation>, PtxError> {
+    let module = parse(source)?;
+    let mut found = Vec::new();
+    for function in module.functions.iter().filter(|function| function.is_entry) {
+        let mut instructions = Vec::new();
+        collect(function.body.as_deref().unwrap_or_default(), &mut instructions);
+        for instruction in instructions {
+            let (start, end) = (instruction.span.start as usize, instruction.span.end as usize);
+            for (what, replacement) in variants(instruction, &source[start..end]) {
+                found.push(Mutation {
+                    entry: function.name.clone(),
+                    line: instruction.span.line,
+                    what,
+                    original: source[start..end].split_whitespace().collect::<Vec<_>>().join(" "),
+                    source: format!("{}{replacement}{}", &source[..start], &source[end..]),
+                    probe: format!("{}{} {}", &source[..start], guarded(instruction, "trap;"), &source[start..]),
+                });
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn collect<'a>(statements: &'a [Statement], into: &mut Vec<&'a Instruction>) {
+    for statement in statements {
+        match statement {
+            Statement::Block(inner) => collect(inner, into),
+            Statement::Instruction(instruction) => into.push(instruction),
+            _ => {}
+        }
+    }
+}
+
+/// The instruction with another opcode or other operands, its guard kept.
+fn guarded(instruction: &Instruction, rest: &str) -> String {
+    match &instruction.guard {
+        Some((name, true)) => format!("@!{name} {rest}"),
+        Some((name, false)) => format!("@{name} {rest}"),
+        None => rest.to_string(),
+    }
+}
+
+/// What can be done to an instruction: a description and the text in its place.
+fn variants(instruction: &Instruction, text: &str) -> Vec<(String, String)> {
+    let opcode = instruction.opcode.as_str();
+    let removed = || ("removed".to_string(), String::new());
+    let starts = |prefix: &str| opcode.starts_with(prefix);
+    if starts("mbarrier.try_wait") || starts("mbarrier.test_wait") {
+        return wait_variants(instruction, text);
+    }
+    if starts("mbarrier.arrive.expect_tx") {
+        let mut all = vec![removed()];
+        if let Some(Operand::Address { .. }) = instruction.operands.get(1) {
+            let (head, bytes) = text.trim_end_matches(';').rsplit_once(',').unwrap_or((text, ""));
+            let bytes = bytes.trim();
+            let changed = |delta: i32| {
+                let sum = format!("{{ .reg .b32 mutant; add.s32 mutant, {bytes}, {delta}; {head}, mutant; }}");
+                if instruction.guard.is_some() { None } else { Some(sum) }
+            };
+            all.extend(changed(16).map(|text| ("16 bytes more".to_string(), text)));
+            all.extend(changed(-16).map(|text| ("16 bytes fewer".to_string(), text)));
+            let plain = head.replace(".expect_tx", "");
+            all.push(("without its bytes".to_string(), format!("{plain};")));
+        }
+        return all;
+    }
+    if starts("wgmma.wait_group") || starts("cp.async.bulk.wait_group") {
+        let mut all = vec![removed()];
+        if let Some(Operand::Int(pending)) = instruction.operands.first() {
+            let weaker = guarded(instruction, &format!("{opcode} {};", pending + 1));
+            all.push(("one group fewer".to_string(), weaker));
+        }
+        return all;
+    }
+    if starts("bar.sync") || starts("bar.arrive") || starts("barrier.") {
+        let mut all = vec![removed()];
+        if instruction.operands.len() == 2 {
+            let count = text.trim_end_matches(';').rsplit_once(',').map_or("", |(_, count)| count.trim());
+            all.push(("another barrier".to_string(), guarded(instruction, &format!("{opcode} 15, {count};"))));
+        }
+        return all;
+    }
+    let synchronises = starts("mbarrier.arrive")
+        || starts("fence.")
+        || starts("wgmma.fence")
+        || starts("wgmma.commit_group")
+        || starts("cp.async.bulk.commit_group")
+        || starts("bar.warp.sync");
+    if synchronises {
+        return vec![removed()];
+    }
+    if starts("mbarrier.init") {
+        let (head, count) = text.trim_end_matches(';').rsplit_once(',').unwrap_or((text, "1"));
+        let count = count.trim();
+        let changed = |delta: i32| format!("{{ .reg .b32 mutant; add.s32 mutant, {count}, {delta}; {head}, mutant; }}");
+        return vec![("one arrival more".to_string(), changed(1)), ("one arrival fewer".to_string(), changed(-1))];
+    }
+    Vec::new()
+}
+
+fn wait_variants(instruction: &Instruction, text: &str) -> Vec<(String, String)> {
+    let Some(Operand::Name(predicate)) = instruction.operands.first() else { return Vec::new() };
+    let passes = guarded(instruction, &format!("setp.eq.u32 {predicate}, 0, 0;"));
+    let mut all = vec![("removed".to_string(), passes)];
+    if instruction.opcode.contains(".parity") && instruction.operands.len() == 3 {
+        let (head, parity) = text.trim_end_matches(';').rsplit_once(',').unwrap_or((text, "0"));
+        let other = format!("{{ .reg .b32 mutant; xor.b32 mutant, {}, 1; {head}, mutant; }}", parity.trim());
+        all.push(("the other parity".to_string(), other));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutant_is_ptx() {
+        let source = ".version 8.3\n.target sm_90a\n.address_size 64\n.entry k() { .reg .pred p; .reg .b32 %r<4>;\n\
+                      mbarrier.init.shared::cta.b64 [%r1], 1;\nfence.proxy.async;\n\
+                      mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], %r2;\n\
+                      W: mbarrier.try_wait.parity.shared::cta.b64 p, [%r1], %r3; @!p bra W;\n\
+                      bar.sync 1, 128; wgmma.wait_group.sync.aligned 0; ret; }";
+        let all = mutations(source).unwrap();
+        let names: Vec<(u32, &str)> = all.iter().map(|m| (m.line, m.what.as_str())).collect();
+        assert_eq!(names.len(), 2 + 1 + 4 + 2 + 2 + 2, "{names:?}");
+        for mutation in &all {
+            parse(&mutation.source).unwrap_or_else(|error| panic!("{}: {error}", mutation.what));
+        }
+    }
+}
