@@ -230,7 +230,7 @@ def main():
     random.seed(seed)
     contestants = [Ours(spec) for spec in a.ours] + a.peers
     options = dict(rounds=a.rounds) if a.rounds else {}
-    if a.idle_ms is not None:
+    if a.idle_ms is not None and a.protocol == "burst":
         options["idle_s"] = a.idle_ms / 1e3
     document = report.load(a.resume) if a.resume else dict(runs=[], cells=[])
     todo = [cell for cell in a.cells if not report.find(document, cell.name, a.protocol)]

@@ -40,6 +40,7 @@ const fn clamp(keys: i32, seqlen_k: u32) -> u32 {
 }
 
 #[inline(always)]
+#[allow(clippy::manual_div_ceil)] // A shift for a constant power of two, where `u32::div_ceil` has a remainder to look at.
 const fn div_ceil(a: u32, b: u32) -> u32 {
     (a + b - 1) / b
 }

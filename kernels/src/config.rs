@@ -98,9 +98,12 @@ impl TileConfig {
     }
 
     const fn check(&self) {
-        assert!(self.head_dim % 16 == 0 && self.head_dim <= 256, "wgmma takes K in steps of 16");
-        assert!(self.tile_n % 16 == 0 && self.tile_n <= 256, "P is the A operand, in steps of 16 keys; a TMA box has at most 256 rows");
-        assert!(self.tile_m % WARPGROUP_ROWS == 0 && self.math_warpgroups() >= 2 && self.math_warpgroups() <= 3);
+        assert!(self.head_dim.is_multiple_of(16) && self.head_dim <= 256, "wgmma takes K in steps of 16");
+        assert!(
+            self.tile_n.is_multiple_of(16) && self.tile_n <= 256,
+            "P is the A operand, in steps of 16 keys; a TMA box has at most 256 rows"
+        );
+        assert!(self.tile_m.is_multiple_of(WARPGROUP_ROWS) && self.math_warpgroups() >= 2 && self.math_warpgroups() <= 3);
         assert!(self.q_stages == 1 || self.q_stages == 2);
         assert!(self.smem_bytes() <= MAX_SMEM_BYTES, "shared memory");
         let (producer, math) = self.registers();

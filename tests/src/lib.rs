@@ -1,8 +1,8 @@
 //! What the device tests of hopper-attention are made of.
 //!
-//! A [`Case`] describes one attention; [`check_case`] draws its [`Inputs`], puts them into guarded device memory ([`DeviceProblem`]), runs the
-//! library, and judges the output by the CPU references ([`judge`]). The test programs in `tests/` are tables of cases, and tests of what
-//! no single call shows: streams, graphs, contexts, devices. [`Profile`] says how much of it runs.
+//! A [`Case`] describes one attention; [`check_case`] draws its [`Inputs`], puts them into guarded device memory ([`DeviceProblem`]), runs
+//! the library, and judges the output by the CPU references ([`mod@judge`]). The test programs in `tests/` are tables of cases, and tests of
+//! what no single call shows: streams, graphs, contexts, devices. [`Profile`] says how much of it runs.
 
 pub mod activations;
 mod case;

@@ -268,7 +268,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     unsafe fn start_output(&self, work: &mut Work<K>) {
         let stage = self.cta.smem.v + self.v_state.stage * K::TILE.kv_bytes();
         let v = descriptor::swizzled_128b(stage, kv_panel_bytes(K::TILE));
-        const { assert!(16 * ROW_BYTES % SWIZZLE_ATOM_BYTES == 0) };
+        const { assert!((16 * ROW_BYTES).is_multiple_of(SWIZZLE_ATOM_BYTES)) };
         // SAFETY: the caller's; steps of 16 keys are 16 panel rows.
         unsafe {
             wgmma::fence();

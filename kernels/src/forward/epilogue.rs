@@ -70,7 +70,7 @@ unsafe fn write_block<K: Kernel, const Q_STAGES: u32>(
 unsafe fn store_lse<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STAGES>, work: &Work<K>, lse: [f32; ROWS_PER_THREAD]) {
     let params = consumer.cta.params;
     // The four lanes of a quad hold the same rows.
-    if params.lse == 0 || consumer.lane % 4 != 0 {
+    if params.lse == 0 || !consumer.lane.is_multiple_of(4) {
         return;
     }
     let head = work.tile.batch_idx as u64 * params.num_heads as u64 + work.tile.head_idx as u64;

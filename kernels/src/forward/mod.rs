@@ -146,7 +146,7 @@ pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: 
             register::grow_registers::<MATH_REGISTERS>();
             consumer::Consumer::<K, Q_STAGES>::new(&cta, q_ring, warpgroup - 1, warp_idx % 4, lane).run();
             // Shared memory must outlive the last store's reads.
-            if thread % WARPGROUP_THREADS == 0 {
+            if thread.is_multiple_of(WARPGROUP_THREADS) {
                 tma::wait_group();
             }
         }

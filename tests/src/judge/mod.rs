@@ -10,7 +10,8 @@
 //! E itself must be explained by the roundings that the computation has: P and O to the element type (half an ulp each), and sums in f32.
 //! The last two terms are for the tensor core, which adds 16 products at a time and cuts the sum off to f32 where the CPU rounds it, up
 //! to an ulp (2^-23) a step, always towards 0. `delta` is what that costs a logit: head_dim / 16 steps, at least 4, of the largest product
-//! of norms `softmax_scale * |q| |k|`; 0 where the inputs make every sum exact. O takes seqlen_k / 16 steps, in which it grows to what it is.
+//! of norms `softmax_scale * |q| |k|`; 0 where the inputs make every sum exact. O takes seqlen_k / 16 steps, in which it grows to what it
+//! is.
 //!
 //! The rule for the log-sum-exp is the same with f32 in place of the element type: a key forgotten among a thousand is far outside.
 //!
@@ -52,7 +53,8 @@ pub fn judged_rows(case: &Case) -> Vec<Row> {
     };
     let mut rows = vec![row(0), row(total - 1)];
     let random = |index: usize| crate::values::random_bits(case.seed ^ 0xa5a5, index as u64) as usize;
-    // A run of rows shares its references' conversion of K and V, so the sample is made of runs; half of them begin just before a tile edge.
+    // A run of rows shares its references' conversion of K and V, so the sample is made of runs; half of them begin just before a tile's
+    // edge.
     let run = 8;
     for index in 0..count / run {
         let start = random(index) % total;
@@ -68,13 +70,20 @@ pub fn judged_rows(case: &Case) -> Vec<Row> {
 /// Judges `got`, which holds O `[rows, head_dim]` and, if the case asks for it, the log-sum-exp `[rows]`.
 pub fn judge<T: TestElement>(case: &Case, inputs: &Inputs<T>, rows: &[Row], got: &Attention<T, f32>) -> Result<Judgement, Failure> {
     let problem = inputs.problem(case);
-    let exact = exact::attention_rows(&problem, rows);
-    let tiled = tiled::attention_rows(&problem, rows)?;
-    let bounds = Bounds::new(case, inputs, rows);
+    let comparison = Comparison {
+        head_dim: case.head_dim,
+        rows,
+        got,
+        exact: exact::attention_rows(&problem, rows),
+        tiled: tiled::attention_rows(&problem, rows)?,
+        bounds: Bounds::new(case, inputs, rows),
+    };
+    comparison.check_kinds(case.lse)?;
     let mut judgement = Judgement { rows: rows.len(), ..Judgement::default() };
-    judge_o(case, rows, got, &exact, &tiled, &bounds, &mut judgement)?;
+    comparison.judge_o(&mut judgement)?;
+    comparison.compare_with_tiled(&mut judgement)?;
     if case.lse {
-        judge_lse(rows, got, &exact, &tiled, &bounds, &mut judgement)?;
+        comparison.judge_lse(&mut judgement)?;
     }
     Ok(judgement)
 }
@@ -157,122 +166,116 @@ fn kind(x: f64) -> i8 {
     }
 }
 
-fn judge_o<T: TestElement>(
-    case: &Case,
-    rows: &[Row],
-    got: &Attention<T, f32>,
-    exact: &Attention<f64, f64>,
-    tiled: &Attention<T, f32>,
-    bounds: &Bounds,
-    judgement: &mut Judgement,
-) -> Result<(), Failure> {
-    let head_dim = case.head_dim;
-    let value = |o: &[T], i: usize| f64::from(o[i].to_f32());
-    let place = |i: usize| format!("O of {:?}, column {}", rows[i / head_dim], i % head_dim);
-    let mut same_precision = 0.0f64;
-    for i in 0..exact.o.len() {
-        let (got, tiled) = (value(&got.o, i), value(&tiled.o, i));
-        ensure!(kind(got) == kind(tiled), "{} is {got}, but must be {tiled} (exact: {})", place(i), exact.o[i]);
-        if kind(tiled) == 0 {
-            ensure!(kind(exact.o[i]) == 0, "{} is {tiled} in the kernel's precision, but {} exactly", place(i), exact.o[i]);
-            same_precision = same_precision.max((tiled - exact.o[i]).abs());
-        }
-    }
-    let explained = bounds.explained::<T>();
-    ensure!(
-        same_precision <= explained,
-        "O in the kernel's precision is off by {same_precision:e}, but its roundings explain {explained:e}"
-    );
-    let largest_of_row: Vec<f64> = exact.o.chunks_exact(head_dim).map(|row| row.iter().fold(0.0, |most, o| o.abs().max(most))).collect();
-    let mut worst = (0.0, 0);
-    for i in 0..exact.o.len() {
-        let (value, row) = (value(&got.o, i), i / head_dim);
-        if kind(value) != 0 {
-            continue;
-        }
-        let error = (value - exact.o[i]).abs();
-        let cut_off = cuts(bounds.seqlen_k) * largest_of_row[row];
-        let allowed = 2.0 * same_precision + half_ulp::<T>(exact.o[i]) + bounds.delta[row] * bounds.max_v[row] + cut_off;
-        judgement.o_error = judgement.o_error.max(error);
-        if error > 0.0 && error / allowed > worst.0 {
-            worst = (error / allowed, i);
-        }
-    }
-    judgement.o_ratio = worst.0;
-    let i = worst.1;
-    ensure!(
-        worst.0 <= 1.0,
-        "{} is {}, exactly {}: off by {:.2} times what is allowed (in the kernel's precision {}, off by {same_precision:e} at most)",
-        place(i),
-        value(&got.o, i),
-        exact.o[i],
-        worst.0,
-        value(&tiled.o, i)
-    );
-    compare_with_tiled(head_dim, got, tiled, bounds, judgement)
-}
-
-/// The roundings are shared: what differs is P on the edge between two numbers, which seldom moves O by an ulp.
-fn compare_with_tiled<T: TestElement>(
+/// A result beside what it must be; all are of the same rows.
+struct Comparison<'a, T> {
     head_dim: usize,
-    got: &Attention<T, f32>,
-    tiled: &Attention<T, f32>,
-    bounds: &Bounds,
-    judgement: &mut Judgement,
-) -> Result<(), Failure> {
-    let mut compared = 0;
-    for (row, (got, tiled)) in got.o.chunks_exact(head_dim).zip(tiled.o.chunks_exact(head_dim)).enumerate() {
-        // Where logits are uncertain by more than P's rounding, P differs everywhere; and O, where its sum is.
-        if bounds.delta[row].max(cuts(bounds.seqlen_k)) > T::EPSILON / 16.0 {
-            continue;
-        }
-        let largest = tiled.iter().map(|o| f64::from(o.to_f32()).abs()).filter(|o| o.is_finite()).fold(0.0, f64::max);
-        let ulp = 2.0 * half_ulp::<T>(largest);
-        compared += head_dim;
-        let differs = |(got, tiled): (&T, &T)| (f64::from(got.to_f32()) - f64::from(tiled.to_f32())).abs() > ulp;
-        judgement.unlike_tiled += got.iter().zip(tiled).filter(|&pair| differs(pair)).count();
-    }
-    let allowed = 4 + compared / 5000;
-    ensure!(
-        judgement.unlike_tiled <= allowed,
-        "{} of {compared} elements of O differ from the kernel's model by more than an ulp of their row, more than {allowed}",
-        judgement.unlike_tiled
-    );
-    Ok(())
+    rows: &'a [Row],
+    got: &'a Attention<T, f32>,
+    exact: Attention<f64, f64>,
+    tiled: Attention<T, f32>,
+    bounds: Bounds,
 }
 
-fn judge_lse<T: TestElement>(
-    rows: &[Row],
-    got: &Attention<T, f32>,
-    exact: &Attention<f64, f64>,
-    tiled: &Attention<T, f32>,
-    bounds: &Bounds,
-    judgement: &mut Judgement,
-) -> Result<(), Failure> {
-    let mut same_precision = 0.0f64;
-    for (i, row) in rows.iter().enumerate() {
-        let (got, tiled, exact) = (f64::from(got.lse[i]), f64::from(tiled.lse[i]), exact.lse[i]);
-        ensure!(kind(got) == kind(tiled) && kind(got) == kind(exact), "LSE of {row:?} is {got}, but must be {exact} (modelled: {tiled})");
-        if kind(exact) == 0 {
-            same_precision = same_precision.max((tiled - exact).abs());
+impl<T: TestElement> Comparison<'_, T> {
+    fn got_o(&self, i: usize) -> f64 {
+        f64::from(self.got.o[i].to_f32())
+    }
+
+    fn tiled_o(&self, i: usize) -> f64 {
+        f64::from(self.tiled.o[i].to_f32())
+    }
+
+    fn place(&self, i: usize) -> String {
+        format!("O of {:?}, column {}", self.rows[i / self.head_dim], i % self.head_dim)
+    }
+
+    /// NaN and the infinities are where the kernel's model has them, which agrees with the definition but for NaN and infinity in V.
+    fn check_kinds(&self, lse: bool) -> Result<(), Failure> {
+        for (i, &exact) in self.exact.o.iter().enumerate() {
+            let (got, tiled) = (self.got_o(i), self.tiled_o(i));
+            ensure!(kind(got) == kind(tiled), "{} is {got}, but must be {tiled} (exact: {exact})", self.place(i));
+            ensure!(kind(tiled) != 0 || kind(exact) == 0, "{} is {tiled} in the kernel's model, but {exact} exactly", self.place(i));
         }
+        for (i, row) in self.rows.iter().enumerate().filter(|_| lse) {
+            let (got, tiled, exact) = (f64::from(self.got.lse[i]), f64::from(self.tiled.lse[i]), self.exact.lse[i]);
+            ensure!(
+                kind(got) == kind(exact) && kind(tiled) == kind(exact),
+                "LSE of {row:?} is {got}, but must be {exact} (model: {tiled})"
+            );
+        }
+        Ok(())
     }
-    // exp2 and log2 of the device are within 2^-22 (log2 relatively); the sum of so many terms; the logits; the rounding of the result.
-    let keys = (bounds.seqlen_k.max(1)) as f64;
-    let sums = 2.0 + keys.sqrt() / 64.0 + keys.ln();
-    let explained = |i: usize| (sums + exact.lse[i].abs()) / (1u64 << 22) as f64 + bounds.delta[i];
-    let finite = || (0..rows.len()).filter(|&i| kind(exact.lse[i]) == 0);
-    let most = finite().map(explained).fold(0.0, f64::max);
-    ensure!(same_precision <= most, "LSE in the kernel's precision is off by {same_precision:e}, but its roundings explain {most:e}");
-    for i in finite() {
-        let error = (f64::from(got.lse[i]) - exact.lse[i]).abs();
-        let allowed = 2.0 * same_precision + explained(i);
-        judgement.lse_error = judgement.lse_error.max(error);
-        judgement.lse_ratio = judgement.lse_ratio.max(error / allowed);
-        let (row, got, exact) = (rows[i], got.lse[i], exact.lse[i]);
-        ensure!(error <= allowed, "LSE of {row:?} is {got}, exactly {exact}: off by {error:e}, more than {allowed:e}");
+
+    fn judge_o(&self, judgement: &mut Judgement) -> Result<(), Failure> {
+        let exact = &self.exact.o;
+        let finite = || (0..exact.len()).filter(|&i| kind(self.tiled_o(i)) == 0);
+        let same_precision = finite().map(|i| (self.tiled_o(i) - exact[i]).abs()).fold(0.0, f64::max);
+        let explained = self.bounds.explained::<T>();
+        ensure!(
+            same_precision <= explained,
+            "O in the kernel's precision is off by {same_precision:e}, but its roundings explain {explained:e}"
+        );
+        let largest_of = |row: &[f64]| row.iter().filter(|o| o.is_finite()).fold(0.0, |most: f64, o| most.max(o.abs()));
+        let largest: Vec<f64> = exact.chunks_exact(self.head_dim).map(largest_of).collect();
+        let mut worst = (0.0, 0);
+        for i in finite() {
+            let row = i / self.head_dim;
+            let error = (self.got_o(i) - exact[i]).abs();
+            let uncertain = self.bounds.delta[row] * self.bounds.max_v[row] + cuts(self.bounds.seqlen_k) * largest[row];
+            let allowed = 2.0 * same_precision + half_ulp::<T>(exact[i]) + uncertain;
+            judgement.o_error = judgement.o_error.max(error);
+            if error > 0.0 && error / allowed > worst.0 {
+                worst = (error / allowed, i);
+            }
+        }
+        let (ratio, i) = worst;
+        judgement.o_ratio = ratio;
+        let value = || format!("{} is {}, exactly {}", self.place(i), self.got_o(i), exact[i]);
+        let model = || format!("in the kernel's precision {}, off by {same_precision:e} at most", self.tiled_o(i));
+        ensure!(ratio <= 1.0, "{}: off by {ratio:.2} times what is allowed ({})", value(), model());
+        Ok(())
     }
-    Ok(())
+
+    /// The roundings are shared: what differs is P on the edge between two numbers, which seldom moves O by an ulp.
+    fn compare_with_tiled(&self, judgement: &mut Judgement) -> Result<(), Failure> {
+        let mut compared = 0;
+        for (row, tiled) in self.tiled.o.chunks_exact(self.head_dim).enumerate() {
+            // Where logits are uncertain by more than P's rounding, P differs everywhere; and O, where its sum is.
+            if self.bounds.delta[row].max(cuts(self.bounds.seqlen_k)) > T::EPSILON / 16.0 {
+                continue;
+            }
+            let ulp = 2.0 * half_ulp::<T>(max_abs(tiled));
+            let elements = row * self.head_dim..(row + 1) * self.head_dim;
+            compared += self.head_dim;
+            judgement.unlike_tiled += elements.filter(|&i| (self.got_o(i) - self.tiled_o(i)).abs() > ulp).count();
+        }
+        let (unlike, allowed) = (judgement.unlike_tiled, 4 + compared / 5000);
+        ensure!(
+            unlike <= allowed,
+            "{unlike} of {compared} elements of O differ from the kernel's model by more than an ulp of their row, more than {allowed}"
+        );
+        Ok(())
+    }
+
+    fn judge_lse(&self, judgement: &mut Judgement) -> Result<(), Failure> {
+        let exact = &self.exact.lse;
+        let finite = || (0..exact.len()).filter(|&i| kind(exact[i]) == 0);
+        let same_precision = finite().map(|i| (f64::from(self.tiled.lse[i]) - exact[i]).abs()).fold(0.0, f64::max);
+        // exp2 and log2 of the device are within 2^-22 (log2 relatively); the sum of so many terms; the logits; the rounding of the result.
+        let keys = self.bounds.seqlen_k.max(1) as f64;
+        let sums = 2.0 + keys.sqrt() / 64.0 + keys.ln();
+        let explained = |i: usize| (sums + exact[i].abs()) / (1u64 << 22) as f64 + self.bounds.delta[i];
+        let most = finite().map(explained).fold(0.0, f64::max);
+        ensure!(same_precision <= most, "LSE in the kernel's precision is off by {same_precision:e}, but its roundings explain {most:e}");
+        for i in finite() {
+            let (row, got, exact) = (self.rows[i], self.got.lse[i], exact[i]);
+            let (error, allowed) = ((f64::from(got) - exact).abs(), 2.0 * same_precision + explained(i));
+            judgement.lse_error = judgement.lse_error.max(error);
+            judgement.lse_ratio = judgement.lse_ratio.max(error / allowed);
+            ensure!(error <= allowed, "LSE of {row:?} is {got}, exactly {exact}: off by {error:e}, more than {allowed:e}");
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
