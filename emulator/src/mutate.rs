@@ -100,6 +100,11 @@ fn variants(instruction: &Instruction, text: &str) -> Vec<(String, String)> {
         if instruction.operands.len() == 2 {
             let count = text.trim_end_matches(';').rsplit_once(',').map_or("", |(_, count)| count.trim());
             all.push(("another barrier".to_string(), guarded(instruction, &format!("{opcode} 15, {count};"))));
+            if instruction.guard.is_none() {
+                let (head, _) = text.trim_end_matches(';').rsplit_once(',').unwrap_or((text, ""));
+                let fewer = format!("{{ .reg .b32 mutant; add.s32 mutant, {count}, -32; {head}, mutant; }}");
+                all.push(("32 threads fewer".to_string(), fewer));
+            }
         }
         return all;
     }
@@ -146,7 +151,7 @@ mod tests {
                       bar.sync 1, 128; wgmma.wait_group.sync.aligned 0; ret; }";
         let all = mutations(source).unwrap();
         let names: Vec<(u32, &str)> = all.iter().map(|m| (m.line, m.what.as_str())).collect();
-        assert_eq!(names.len(), 2 + 1 + 4 + 2 + 2 + 2, "{names:?}");
+        assert_eq!(names.len(), 2 + 1 + 4 + 2 + 3 + 2, "{names:?}");
         for mutation in &all {
             parse(&mutation.source).unwrap_or_else(|error| panic!("{}: {error}", mutation.what));
         }

@@ -43,13 +43,21 @@ pub enum Verdict {
 /// Runs `source` as its own comments say, for each of its seeds. A driver that is no emulator ignores seeds, and runs only files that are
 /// expected to succeed.
 pub fn check(link: &Link, source: &str) -> Verdict {
-    match Spec::parse(source).and_then(|spec| check_spec(link, source, &spec)) {
+    match Spec::parse(source) {
+        Ok(spec) => check_as(link, source, &spec),
+        Err(message) => Verdict::Differs(message),
+    }
+}
+
+/// As [`check`], with what to launch given apart from the text.
+pub fn check_as(link: &Link, source: &str, spec: &Spec) -> Verdict {
+    match check_seeds(link, source, spec) {
         Ok(()) => Verdict::Agrees,
         Err(message) => Verdict::Differs(message),
     }
 }
 
-fn check_spec(link: &Link, source: &str, spec: &Spec) -> Result<(), String> {
+fn check_seeds(link: &Link, source: &str, spec: &Spec) -> Result<(), String> {
     link.set_budget(spec.budget.unwrap_or(DEFAULT_BUDGET));
     for seed in 0..spec.schedules.max(1) {
         link.set_seed(seed);

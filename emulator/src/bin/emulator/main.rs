@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
-use hopper_attention_emulator::harness::{Link, Spec, Verdict, check, run_once};
+use hopper_attention_emulator::harness::{Link, Spec, Verdict, check_as, run_once};
 
 /// Executes PTX for NVIDIA Hopper on the CPU, and reports what a GPU hides: races, missing fences and waits, deadlocks.
 #[derive(Parser)]
@@ -33,6 +33,12 @@ enum Command {
         /// Turn the checks off.
         #[arg(long)]
         no_checks: bool,
+        /// Launch this instead of what the file says: `grid 4 block 128 shared 1024 kernel NAME`.
+        #[arg(long)]
+        launch: Option<String>,
+        /// An argument of that launch, such as `in f16[64] = i`, `scratch u32[8]`, `u32 5`; once for each, in order.
+        #[arg(long)]
+        arg: Vec<String>,
     },
     /// Removes or weakens one synchronising instruction at a time, and runs a command for each mutant: it is caught if the command fails.
     ///
@@ -71,17 +77,21 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), String> {
     match command {
-        Command::Run { file, schedules, seed, no_checks } => {
+        Command::Run { file, schedules, seed, no_checks, launch, arg } => {
             let source = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
             let link = Link::emulator();
             link.set_checks(!no_checks);
-            let mut spec = Spec::parse(&source)?;
+            let head = match launch {
+                Some(launch) => arg.iter().fold(format!("// launch: {launch}\n"), |head, arg| head + &format!("// arg: {arg}\n")),
+                None => source.clone(),
+            };
+            let mut spec = Spec::parse(&head)?;
             spec.schedules = schedules.unwrap_or(spec.schedules);
             let started = Instant::now();
             if let Some(seed) = seed {
                 link.set_seed(seed);
                 run_once(&link, &source, &spec)?;
-            } else if let Verdict::Differs(message) = check(&link, &source) {
+            } else if let Verdict::Differs(message) = check_as(&link, &source, &spec) {
                 return Err(message);
             }
             println!("{}: as expected, {:.3} s", file.display(), started.elapsed().as_secs_f64());
