@@ -88,7 +88,8 @@ impl Observer for Checks<'_> {
 
     fn barrier_complete(&mut self, id: u32) {
         let (arriving, complete) = &mut self.named[id as usize];
-        complete.copy(arriving);
+        // Joined, not replaced: a thread of this generation may leave only after the next one is complete.
+        complete.join(arriving);
         arriving.clear();
     }
 
