@@ -11,19 +11,19 @@ use core::arch::asm;
 /// `bar.sync id, threads;`
 #[inline(always)]
 pub unsafe fn sync(id: u32, threads: u32) {
-    // SAFETY: the caller's; memory is clobbered, so no access moves across.
+    // SAFETY: scope and protocol are the caller's; memory is clobbered, so no access moves across.
     unsafe { asm!("bar.sync {id}, {threads};", id = in(reg32) id, threads = in(reg32) threads, options(nostack)) }
 }
 
 /// Arrives at barrier `id` without waiting.
 ///
 /// # Safety
-/// As [`sync`].
+/// As [`sync`]. If this warp comes to `id` again in this phase, both times are among the `threads`.
 ///
 /// # PTX
 /// `bar.arrive id, threads;`
 #[inline(always)]
 pub unsafe fn arrive(id: u32, threads: u32) {
-    // SAFETY: the caller's; memory is clobbered, so no access moves across.
+    // SAFETY: scope and protocol are the caller's; memory is clobbered, so no access moves across.
     unsafe { asm!("bar.arrive {id}, {threads};", id = in(reg32) id, threads = in(reg32) threads, options(nostack)) }
 }

@@ -17,7 +17,7 @@ macro_rules! unary {
 }
 
 unary! {
-    /// 2^x, within 2 ulp; exactly 1 at 0, and 0 at -inf.
+    /// 2^x, within 2 ulp; exactly 1 at 0, and 0 at -inf and where 2^x is subnormal.
     ///
     /// # PTX
     /// `ex2.approx.ftz.f32`

@@ -12,7 +12,7 @@ use core::arch::asm;
 /// `stmatrix.sync.aligned.m8n8.x4.shared.b16 [address], {r0, r1, r2, r3};`
 #[inline(always)]
 pub unsafe fn store_x4(address: u32, rows: [u32; 4]) {
-    // SAFETY: the caller's; memory is clobbered, so the store stays in its place.
+    // SAFETY: scope and address are the caller's; memory is clobbered, so the store stays in its place.
     unsafe {
         asm!("stmatrix.sync.aligned.m8n8.x4.shared.b16 [{address}], {{{r0}, {r1}, {r2}, {r3}}};", address = in(reg32) address,
              r0 = in(reg32) rows[0], r1 = in(reg32) rows[1], r2 = in(reg32) rows[2], r3 = in(reg32) rows[3], options(nostack));

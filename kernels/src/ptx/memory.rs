@@ -12,7 +12,7 @@ global_asm!(".extern .shared .align 1024 .b8 hopper_attention_smem[];");
 #[inline(always)]
 pub fn dynamic_smem() -> u32 {
     let address;
-    // SAFETY: reads a constant of the link.
+    // SAFETY: a constant of the link, no access to memory.
     unsafe { asm!("mov.u32 {d}, hopper_attention_smem;", d = out(reg32) address, options(pure, nomem, nostack)) }
     address
 }
@@ -26,7 +26,7 @@ pub fn dynamic_smem() -> u32 {
 /// `st.global.f32 [address], value;`
 #[inline(always)]
 pub unsafe fn store_global_f32(address: u64, value: f32) {
-    // SAFETY: the caller's.
+    // SAFETY: address is the caller's; memory is clobbered, so the access stays in its place.
     unsafe { asm!("st.global.f32 [{address}], {value};", address = in(reg64) address, value = in(reg32) value, options(nostack)) }
 }
 
@@ -39,21 +39,21 @@ pub unsafe fn store_global_f32(address: u64, value: f32) {
 /// `st.global.u32 [address], value;`
 #[inline(always)]
 pub unsafe fn store_global_u32(address: u64, value: u32) {
-    // SAFETY: the caller's.
+    // SAFETY: address is the caller's; memory is clobbered, so the access stays in its place.
     unsafe { asm!("st.global.u32 [{address}], {value};", address = in(reg64) address, value = in(reg32) value, options(nostack)) }
 }
 
 /// Adds to a u32 in global memory and returns what it was; orders nothing else.
 ///
 /// # Safety
-/// `address` is a 4-byte aligned address of global memory that is accessed by atomics only.
+/// `address` is a 4-byte aligned address of global memory, accessed by nothing but atomics of the whole device meanwhile.
 ///
 /// # PTX
 /// `atom.add.relaxed.gpu.global.u32 d, [address], value;`
 #[inline(always)]
 pub unsafe fn fetch_add_relaxed(address: u64, value: u32) -> u32 {
     let before;
-    // SAFETY: the caller's.
+    // SAFETY: address and protocol are the caller's; memory is clobbered, so the access stays in its place.
     unsafe {
         asm!("atom.add.relaxed.gpu.global.u32 {d}, [{address}], {value};", d = out(reg32) before, address = in(reg64) address,
              value = in(reg32) value, options(nostack));
@@ -61,7 +61,8 @@ pub unsafe fn fetch_add_relaxed(address: u64, value: u32) -> u32 {
     before
 }
 
-/// Adds to a u32 in global memory and returns what it was. Accesses that this thread made before are made for whoever adds after it.
+/// Adds to a u32 in global memory and returns what it was. Accesses that this thread made before it come before those that follow a later
+/// such addition by another thread.
 ///
 /// # Safety
 /// As [`fetch_add_relaxed`].
@@ -71,7 +72,7 @@ pub unsafe fn fetch_add_relaxed(address: u64, value: u32) -> u32 {
 #[inline(always)]
 pub unsafe fn fetch_add_acq_rel(address: u64, value: u32) -> u32 {
     let before;
-    // SAFETY: the caller's.
+    // SAFETY: address and protocol are the caller's; memory is clobbered, so the access stays in its place.
     unsafe {
         asm!("atom.add.acq_rel.gpu.global.u32 {d}, [{address}], {value};", d = out(reg32) before, address = in(reg64) address,
              value = in(reg32) value, options(nostack));
@@ -88,7 +89,7 @@ pub unsafe fn fetch_add_acq_rel(address: u64, value: u32) -> u32 {
 /// `st.shared.u32 [address], value;`
 #[inline(always)]
 pub unsafe fn store_shared(address: u32, value: u32) {
-    // SAFETY: the caller's.
+    // SAFETY: address and protocol are the caller's; memory is clobbered, so the access stays in its place.
     unsafe { asm!("st.shared.u32 [{address}], {value};", address = in(reg32) address, value = in(reg32) value, options(nostack)) }
 }
 
@@ -102,7 +103,7 @@ pub unsafe fn store_shared(address: u32, value: u32) {
 #[inline(always)]
 pub unsafe fn load_shared(address: u32) -> u32 {
     let value;
-    // SAFETY: the caller's.
+    // SAFETY: address and protocol are the caller's; memory is clobbered, so the access stays in its place.
     unsafe { asm!("ld.shared.u32 {d}, [{address}];", d = out(reg32) value, address = in(reg32) address, options(nostack)) }
     value
 }

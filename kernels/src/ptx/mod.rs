@@ -2,6 +2,10 @@
 //! entry's own body, see [`crate::entry`]).
 //!
 //! Shared-memory addresses are the 32-bit addresses of the shared window, as the instructions take them.
+//!
+//! Where a SAFETY comment here leaves something to the caller, it names it: scope (which threads, converged), address (state space,
+//! alignment, whose it is), lifetime (what stays untouched, until when), proxy, protocol (arrivals, bytes, phases, order). The function's
+//! `# Safety` says what is asked.
 
 pub mod barrier;
 pub mod convert;

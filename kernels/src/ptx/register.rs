@@ -31,25 +31,26 @@ special_register! {
 /// Gives registers back to the pool: each thread of the warpgroup keeps `REGISTERS`.
 ///
 /// # Safety
-/// All warps of the warpgroup execute it, converged, and the entry carries launch bounds (else ptxas ignores it, C7508).
+/// All warps of the warpgroup execute it once, converged. `REGISTERS` is a multiple of 8 from 24 to 256, and at most what a thread was
+/// launched with. The entry carries launch bounds (else ptxas ignores it, C7508).
 ///
 /// # PTX
 /// `setmaxnreg.dec.sync.aligned.u32 REGISTERS;`
 #[inline(always)]
 pub unsafe fn shrink_registers<const REGISTERS: u32>() {
-    // SAFETY: the caller's.
+    // SAFETY: scope and protocol are the caller's; memory is clobbered, so the instruction stays in its place.
     unsafe { asm!("setmaxnreg.dec.sync.aligned.u32 {n};", n = const REGISTERS, options(nostack)) }
 }
 
 /// Takes registers from the pool: waits until each thread of the warpgroup can have `REGISTERS`.
 ///
 /// # Safety
-/// As [`shrink_registers`]; other warpgroups give enough back.
+/// As [`shrink_registers`], but at least what a thread was launched with; other warpgroups give enough back, or this waits for ever.
 ///
 /// # PTX
 /// `setmaxnreg.inc.sync.aligned.u32 REGISTERS;`
 #[inline(always)]
 pub unsafe fn grow_registers<const REGISTERS: u32>() {
-    // SAFETY: the caller's.
+    // SAFETY: scope and protocol are the caller's; memory is clobbered, so the instruction stays in its place.
     unsafe { asm!("setmaxnreg.inc.sync.aligned.u32 {n};", n = const REGISTERS, options(nostack)) }
 }

@@ -14,7 +14,7 @@ use core::arch::asm;
 #[inline(always)]
 pub unsafe fn load_4d(destination: u32, map: u64, barrier: u32, coordinates: [u32; 4]) {
     let [c0, c1, c2, c3] = coordinates;
-    // SAFETY: the caller's; memory is clobbered, so the copy stays in its place.
+    // SAFETY: address, proxy and protocol are the caller's; memory is clobbered, so the copy stays in its place.
     unsafe {
         asm!("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes \
               [{destination}], [{map}, {{{c0}, {c1}, {c2}, {c3}}}], [{barrier}];",
@@ -26,14 +26,15 @@ pub unsafe fn load_4d(destination: u32, map: u64, barrier: u32, coordinates: [u3
 /// Starts the copy of one box from shared memory into a 4-D tensor, as part of this thread's open bulk group.
 ///
 /// # Safety
-/// `source` holds a whole box, written before a proxy fence and a barrier, and untouched until the group's reads are waited for.
+/// `map` is the generic address of a tensor map whose box lies at `source` (aligned to 1024 bytes for the 128-byte swizzle), complete:
+/// each writer has passed a proxy fence, then a barrier with this thread. It stays untouched until the group's reads are waited for.
 ///
 /// # PTX
 /// `cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [map, {c0, c1, c2, c3}], [source];`
 #[inline(always)]
 pub unsafe fn store_4d(source: u32, map: u64, coordinates: [u32; 4]) {
     let [c0, c1, c2, c3] = coordinates;
-    // SAFETY: the caller's; memory is clobbered, so the copy stays in its place.
+    // SAFETY: address, proxy and lifetime are the caller's; memory is clobbered, so the copy stays in its place.
     unsafe {
         asm!("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [{map}, {{{c0}, {c1}, {c2}, {c3}}}], [{source}];",
              source = in(reg32) source, map = in(reg64) map,
@@ -50,7 +51,7 @@ pub unsafe fn store_4d(source: u32, map: u64, coordinates: [u32; 4]) {
 /// `cp.async.bulk.commit_group;`
 #[inline(always)]
 pub unsafe fn commit_group() {
-    // SAFETY: the caller's.
+    // SAFETY: scope is the caller's; memory is clobbered, so no copy moves across.
     unsafe { asm!("cp.async.bulk.commit_group;", options(nostack)) }
 }
 
@@ -63,11 +64,11 @@ pub unsafe fn commit_group() {
 /// `cp.async.bulk.wait_group.read 0;`
 #[inline(always)]
 pub unsafe fn wait_group_read() {
-    // SAFETY: the caller's; memory is clobbered, so no write moves before the wait.
+    // SAFETY: scope is the caller's; memory is clobbered, so no write moves before the wait.
     unsafe { asm!("cp.async.bulk.wait_group.read 0;", options(nostack)) }
 }
 
-/// Waits until this thread's bulk groups are complete.
+/// Waits until this thread's bulk groups are complete: sources read, and destinations written.
 ///
 /// # Safety
 /// By the thread that committed the groups.
@@ -76,7 +77,7 @@ pub unsafe fn wait_group_read() {
 /// `cp.async.bulk.wait_group 0;`
 #[inline(always)]
 pub unsafe fn wait_group() {
-    // SAFETY: the caller's.
+    // SAFETY: scope is the caller's; memory is clobbered, so no access moves before the wait.
     unsafe { asm!("cp.async.bulk.wait_group 0;", options(nostack)) }
 }
 
@@ -89,6 +90,6 @@ pub unsafe fn wait_group() {
 /// `prefetch.tensormap [map];`
 #[inline(always)]
 pub unsafe fn prefetch_map(map: u64) {
-    // SAFETY: the caller's; a hint without effect on memory.
+    // SAFETY: address is the caller's; a hint without effect on memory.
     unsafe { asm!("prefetch.tensormap [{map}];", map = in(reg64) map, options(nostack)) }
 }

@@ -12,7 +12,7 @@ use core::arch::asm;
 #[inline(always)]
 pub unsafe fn shuffle_xor<const MASK: u32>(x: f32) -> f32 {
     let other;
-    // SAFETY: the caller's.
+    // SAFETY: scope is the caller's: all 32 lanes, as the mask says. Not `pure`: it stays where all of them are.
     unsafe {
         asm!("shfl.sync.bfly.b32 {d}, {x}, {mask}, 31, 0xffffffff;", d = out(reg32) other, x = in(reg32) x, mask = const MASK,
              options(nostack));
@@ -30,7 +30,7 @@ pub unsafe fn shuffle_xor<const MASK: u32>(x: f32) -> f32 {
 #[inline(always)]
 pub unsafe fn broadcast(x: u32) -> u32 {
     let first;
-    // SAFETY: the caller's.
+    // SAFETY: scope is the caller's: all 32 lanes, as the mask says. Not `pure`: it stays where all of them are.
     unsafe { asm!("shfl.sync.idx.b32 {d}, {x}, 0, 31, 0xffffffff;", d = out(reg32) first, x = in(reg32) x, options(nostack)) }
     first
 }
@@ -45,7 +45,7 @@ pub unsafe fn broadcast(x: u32) -> u32 {
 #[inline(always)]
 pub unsafe fn any(condition: bool) -> bool {
     let result: u32;
-    // SAFETY: the caller's.
+    // SAFETY: scope is the caller's: all 32 lanes, as the mask says. Not `pure`: it stays where all of them are.
     unsafe {
         asm!("{{ .reg .pred p, q; setp.ne.u32 p, {x}, 0; vote.sync.any.pred q, p, 0xffffffff; selp.u32 {d}, 1, 0, q; }}",
              d = out(reg32) result, x = in(reg32) condition as u32, options(nostack));

@@ -11,7 +11,8 @@ use crate::config::DType;
 use core::arch::asm;
 use core::ops::{Index, IndexMut};
 
-/// Orders this warpgroup's register and shared-memory writes before the products that follow.
+/// Orders this warpgroup's accesses to accumulators and A registers before the products that follow. It does not order shared memory:
+/// operands that ordinary stores wrote need [`super::fence::proxy_async`]; those that TMA wrote need the wait on their mbarrier only.
 ///
 /// # Safety
 /// All 128 threads of the warpgroup, converged.
@@ -20,7 +21,7 @@ use core::ops::{Index, IndexMut};
 /// `wgmma.fence.sync.aligned;`
 #[inline(always)]
 pub unsafe fn fence() {
-    // SAFETY: the caller's.
+    // SAFETY: scope is the caller's; not `pure`, so that it stays between accesses and products.
     unsafe { asm!("wgmma.fence.sync.aligned;", options(nostack)) }
 }
 
@@ -33,7 +34,7 @@ pub unsafe fn fence() {
 /// `wgmma.commit_group.sync.aligned;`
 #[inline(always)]
 pub unsafe fn commit_group() {
-    // SAFETY: the caller's.
+    // SAFETY: scope is the caller's; not `pure`, so that it stays behind its products.
     unsafe { asm!("wgmma.commit_group.sync.aligned;", options(nostack)) }
 }
 
@@ -46,7 +47,7 @@ pub unsafe fn commit_group() {
 /// `wgmma.wait_group.sync.aligned PENDING;`
 #[inline(always)]
 pub unsafe fn wait_group<const PENDING: u32>() {
-    // SAFETY: the caller's.
+    // SAFETY: scope is the caller's; memory is clobbered, so no access moves before the wait; that of registers is what `pin` is for.
     unsafe { asm!("wgmma.wait_group.sync.aligned {n};", n = const PENDING, options(nostack)) }
 }
 
@@ -72,8 +73,8 @@ pub trait Accumulator: Copy + Index<usize, Output = u32> + IndexMut<usize> {
     /// `D = A B`: starts the product of 64 x 16 and N x 16 K-major operands in shared memory.
     ///
     /// # Safety
-    /// All 128 threads of the warpgroup, converged, after [`fence`]. The descriptors name complete operands that stay unchanged until the
-    /// wait.
+    /// All 128 threads of the warpgroup, converged, after [`fence`]. The descriptors name complete operands (copied by TMA and waited for, or
+    /// stored and behind a proxy fence) that stay unchanged until the wait. The result is untouched until then.
     ///
     /// # PTX
     /// `wgmma.mma_async.sync.aligned.m64nNk16.f32.T.T D, a, b, 0, 1, 1, 0, 0;`
@@ -133,14 +134,14 @@ macro_rules! accumulator {
 
             #[inline(always)]
             fn pin(&mut self) {
-                // SAFETY: a comment.
+                // SAFETY: a comment, no instruction; `inout` gives the registers back as they are.
                 unsafe { asm!(concat!("// ", operands!($($i)*)), $(inout(reg32) self[$i],)* options(nostack)) }
             }
 
             #[inline(always)]
             unsafe fn multiply(dtype: DType, a: u64, b: u64) -> Self {
                 let mut d = Self::ZERO;
-                // SAFETY: the caller's.
+                // SAFETY: scope, address, proxy and lifetime are the caller's. D is `out`: what was there is not read.
                 unsafe {
                     match dtype {
                         DType::F16 => product_from_smem!(d, out, $columns, "f16", a, b, 0, [$($i)*]),
@@ -152,7 +153,7 @@ macro_rules! accumulator {
 
             #[inline(always)]
             unsafe fn multiply_add(&mut self, dtype: DType, a: u64, b: u64) {
-                // SAFETY: the caller's.
+                // SAFETY: scope, address, proxy and lifetime are the caller's.
                 unsafe {
                     match dtype {
                         DType::F16 => product_from_smem!(self, inout, $columns, "f16", a, b, 1, [$($i)*]),
@@ -163,7 +164,7 @@ macro_rules! accumulator {
 
             #[inline(always)]
             unsafe fn multiply_add_from_registers(&mut self, dtype: DType, a: [u32; 4], b: u64) {
-                // SAFETY: the caller's.
+                // SAFETY: scope, address, proxy and lifetime are the caller's.
                 unsafe {
                     match dtype {
                         DType::F16 => product_from_registers!(self, $columns, "f16", a, b, [$($i)*]),
