@@ -12,7 +12,8 @@ pub struct BlockRange {
     pub n_block_unmasked: u32,
 }
 
-/// The key tiles that rows `first_row..first_row + tile_m` visit, of which those from `seqlen_q` on do not exist. Lengths are at most [`crate::params::MAX_SEQLEN`].
+/// The key tiles that rows `first_row..first_row + tile_m` visit, as far as there are such rows: none if `first_row >= seqlen_q`. Lengths
+/// are at most [`crate::params::MAX_SEQLEN`].
 #[inline(always)]
 pub const fn block_range(causal: bool, tile_m: u32, tile_n: u32, first_row: u32, seqlen_q: u32, seqlen_k: u32) -> BlockRange {
     if first_row >= seqlen_q {

@@ -87,8 +87,9 @@ impl TileConfig {
         self.q_stages * self.math_warpgroups() * self.q_warpgroup_bytes() + 2 * KV_STAGES * self.kv_bytes() + BARRIER_BYTES
     }
 
-    /// Registers of a producer thread and of a math thread, after `setmaxnreg`. Together they stay within the 64 Ki of an SM. Drawing
-    /// tiles takes a producer more of them, where there are more.
+    /// Registers of a producer thread and of a math thread, after `setmaxnreg`. A warpgroup each, they add up to no more than a CTA is
+    /// launched with (64 Ki by the threads, in steps of 8 a thread: 3 x 168 or 4 x 128), or the math threads would wait for ever. Drawing
+    /// tiles takes a producer more.
     pub const fn registers(&self) -> (u32, u32) {
         match (self.math_warpgroups(), self.dynamic) {
             (2, false) => (24, 240),
@@ -125,7 +126,7 @@ pub const FORWARD: [TileConfig; 10] = [
     // Three math warpgroups again; as many keys as the registers of a math thread allow.
     tile(96, false, 192, 112, 2),
     tile(96, true, 192, 96, 2),
-    // Both Q buffers and two stages of 128 keys fill shared memory.
+    // Shared memory would hold 160 keys, but 144 and 160 were no faster (benches/recorded/h200/tried.md).
     tile(128, false, 128, 128, 2),
     tile(128, true, 128, 128, 2),
     // One Q buffer: two would leave room for 80 keys only.

@@ -23,7 +23,7 @@ impl FastDivisor {
             return None;
         }
         let shift = 31 + (u32::BITS - (divisor - 1).leading_zeros());
-        // Below 2^32: 2^(31 + l) / d < 2^32 because 2^(l - 1) < d, and a power of two divides without the "+ 1" overflowing.
+        // Below 2^32: for d = 2^l the quotient is 2^31; else d >= 2^(l - 1) + 1 with l <= 31, and it is below 2^32 - 3.
         let multiplier = ((1u64 << shift) / divisor as u64 + 1) as u32;
         Some(Self { divisor, multiplier, shift })
     }
