@@ -34,7 +34,8 @@ macro_rules! forward_kernels {
             const TILE: TileConfig = Entry::TILE;
             // The maps are used by address only.
             let _ = (q, k, v, o);
-            // SAFETY: the caller's. The comment is read by `cargo xtask ptx`, which writes the launch bounds that no compiler can.
+            // SAFETY: the launch's promise, passed on. The comment is read by `cargo xtask ptx`, which writes the launch bounds that no
+            // compiler can.
             unsafe {
                 asm!("// launch_bounds {threads}", threads = const TILE.threads(), options(nomem, nostack));
                 let maps = TensorMaps {

@@ -1,4 +1,5 @@
-//! Rings of shared-memory stages between one producer and the math warpgroups, each stage with a pair of mbarriers:
+//! Rings of shared-memory stages between one producer and its consumers, each stage with a pair of mbarriers (PTX ISA, "mbarrier", phase
+//! completion; the scheme of CUTLASS's `PipelineTmaAsync`):
 //!
 //! ```text
 //! producer                                        consumer
@@ -69,7 +70,7 @@ impl<const STAGES: u32> Ring<STAGES> {
     #[inline(always)]
     pub unsafe fn init(self, consumers: u32) {
         for stage in 0..STAGES {
-            // SAFETY: the barriers lie in shared memory kept for them, 8-byte aligned, and are not in use yet.
+            // SAFETY: address: shared memory kept for the barriers (layout/smem.rs), 8-byte aligned. Protocol: not in use yet, as promised.
             unsafe {
                 mbarrier::init(self.full(stage), 1);
                 mbarrier::init(self.empty(stage), consumers);
@@ -83,7 +84,8 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// By the ring's one producer thread.
     #[inline(always)]
     pub unsafe fn producer_acquire(self, state: PipelineState<STAGES>) {
-        // SAFETY: consumers release every stage that they were given, so the wait ends.
+        // SAFETY: protocol: consumers release every stage that they were given, so the wait ends; the phase waited for is the one before
+        // the current, or the current, since the producer fills a stage once a round.
         unsafe { mbarrier::wait_parity(self.empty(state.stage), state.phase ^ 1) }
     }
 
@@ -94,7 +96,7 @@ impl<const STAGES: u32> Ring<STAGES> {
     #[inline(always)]
     pub unsafe fn producer_acquire_for(self, state: PipelineState<STAGES>, bytes: u32) -> u32 {
         let full = self.full(state.stage);
-        // SAFETY: the bytes are the caller's promise.
+        // SAFETY: protocol: this is the only arrival of the phase, which cannot end before it; the bytes are the caller's promise.
         unsafe {
             self.producer_acquire(state);
             mbarrier::arrive_expect_tx(full, bytes);
@@ -108,7 +110,7 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// By the ring's one producer thread, after [`Ring::producer_acquire`] and the stores.
     #[inline(always)]
     pub unsafe fn producer_commit(self, state: PipelineState<STAGES>) {
-        // SAFETY: the caller's.
+        // SAFETY: protocol: the only arrival of the phase; it releases the stores to whoever waits for it.
         unsafe { mbarrier::arrive(self.full(state.stage)) }
     }
 
@@ -118,7 +120,8 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// By consumers that take the stages in the producer's order.
     #[inline(always)]
     pub unsafe fn consumer_wait(self, state: PipelineState<STAGES>) {
-        // SAFETY: the producer fills every stage that the consumers wait for.
+        // SAFETY: protocol: the producer fills every stage that consumers wait for, so the wait ends; it cannot fill the stage again before
+        // this consumer's release, so the phase waited for is the current one or the one before.
         unsafe { mbarrier::wait_parity(self.full(state.stage), state.phase) }
     }
 
@@ -127,8 +130,8 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// # Safety
     /// This warp's reads of the stage are complete; [`Ring::init`] counted this arrival.
     #[inline(always)]
-    pub unsafe fn consumer_release(self, state: PipelineState<STAGES>, lane: u32) {
-        // SAFETY: the caller's.
-        unsafe { mbarrier::arrive_from_lane_0(lane, self.empty(state.stage)) }
+    pub unsafe fn consumer_release(self, state: PipelineState<STAGES>, lane_idx: u32) {
+        // SAFETY: protocol: counted by `init`; the warp's reads are complete, as promised.
+        unsafe { mbarrier::arrive_from_lane_0(lane_idx, self.empty(state.stage)) }
     }
 }

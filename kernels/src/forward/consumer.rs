@@ -1,4 +1,21 @@
-//! The math warpgroups: 64 query rows each.
+//! The math warpgroups, 64 query rows each (FlashAttention-3, Algorithm 2; turns at the tensor cores: its section 3.1).
+//!
+//! ```text
+//! for tile in schedule {                            visited key tiles of the CTA, of which this warpgroup's rows see own
+//!   wait Q
+//!   for n in visited-1..=own {                      skip_step: under the mask only
+//!     wait K[n];  release it;  a turn;  wait V[n];  release it
+//!   }
+//!   wait K[own-1];  S = Q K[own-1]^T;  release it;  P = softmax of mask S          first_step
+//!   for n in own-2..=0 {                            step
+//!     wait K[n];  take the turn;  start S = Q K[n]^T;  wait V[n+1];  start O += P V[n+1];  pass the turn
+//!     wait S;  release K[n];  mask S where the tile needs it;  S = online softmax of S
+//!     wait O;  release V[n+1];  P = S in 16 bits;  O = O * row_scale
+//!   }
+//!   wait V[0];  O += P V[0];  release it;  store O and LSE          last_product, epilogue
+//!   release Q once the copy of O has read its place: now, or with two Q stages in the next tile
+//! }
+//! ```
 
 use super::softmax::{Softmax, rescale};
 use super::tiles::TileReader;
@@ -18,9 +35,9 @@ use crate::schedule::Tile;
 pub(super) struct Consumer<'a, K: Kernel, const Q_STAGES: u32> {
     pub(super) cta: &'a Cta<'a>,
     q_ring: Ring<Q_STAGES>,
-    pub(super) warpgroup: u32,
+    pub(super) warpgroup_idx: u32,
     pub(super) warp_in_group: u32,
-    pub(super) lane: u32,
+    pub(super) lane_idx: u32,
     q_state: PipelineState<Q_STAGES>,
     k_state: PipelineState<KV_STAGES>,
     v_state: PipelineState<KV_STAGES>,
@@ -35,19 +52,19 @@ pub(super) struct Work<K: Kernel> {
     /// This thread's first query row.
     pub(super) row: u32,
     pub(super) softmax: Softmax,
-    pub(super) output: K::Output,
-    probabilities: <K::Scores as Accumulator>::Packed,
+    pub(super) acc_o: K::Output,
+    p: <K::Scores as Accumulator>::Packed,
 }
 
 impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     #[inline(always)]
-    pub(super) fn new(cta: &'a Cta<'a>, q_ring: Ring<Q_STAGES>, warpgroup: u32, warp_in_group: u32, lane: u32) -> Self {
+    pub(super) fn new(cta: &'a Cta<'a>, q_ring: Ring<Q_STAGES>, warpgroup_idx: u32, warp_in_group: u32, lane_idx: u32) -> Self {
         Self {
             cta,
             q_ring,
-            warpgroup,
+            warpgroup_idx,
             warp_in_group,
-            lane,
+            lane_idx,
             q_state: PipelineState::START,
             k_state: PipelineState::START,
             v_state: PipelineState::START,
@@ -67,16 +84,18 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// By the whole warpgroup, converged; the producers walk the same tiles.
     #[inline(always)]
     pub(super) unsafe fn run(&mut self) {
-        // SAFETY: the caller's.
+        // SAFETY: scope: the whole warpgroup, as promised. The loops branch on what all its threads agree on; where single lanes branch, they
+        // meet the others again before anything that needs all. Protocol: tiles are asked for until there is none, and the arrival makes
+        // the one turn that goes round (take_turn).
         unsafe {
-            if K::TILE.ping_pong && self.warpgroup == 0 {
+            if K::TILE.ping_pong && self.warpgroup_idx == 0 {
                 // The first turn is warpgroup 0's.
                 barrier::arrive(named_barrier::TURN, 2 * WARPGROUP_THREADS);
             }
             let mut tiles = TileReader::new();
             let mut is_first = true;
             // The broadcast follows every lane's load, so lane 0 may release the rank; and it tells the compiler that lanes agree.
-            while let Some(tile) = tiles.next::<K>(self.cta, |rank| warp::broadcast(rank), self.lane) {
+            while let Some(tile) = tiles.next::<K>(self.cta, |rank| warp::broadcast(rank), self.lane_idx) {
                 self.compute_tile(tile, is_first);
                 self.q_state.advance();
                 is_first = false;
@@ -90,20 +109,21 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// As [`Consumer::run`].
     #[inline(always)]
     unsafe fn compute_tile(&mut self, tile: Tile, is_first: bool) {
-        let first_row = tile.m_block * K::TILE.tile_m + self.warpgroup * WARPGROUP_ROWS;
+        let first_row = tile.m_block * K::TILE.tile_m + self.warpgroup_idx * WARPGROUP_ROWS;
         let mut work = Work::<K> {
             tile,
             first_row,
-            row: first_row + fragment::first_row(self.warp_in_group, self.lane),
+            row: first_row + fragment::first_row(self.warp_in_group, self.lane_idx),
             softmax: Softmax::EMPTY,
-            output: K::Output::ZERO,
-            probabilities: K::Scores::PACKED_ZERO,
+            acc_o: K::Output::ZERO,
+            p: K::Scores::PACKED_ZERO,
         };
         // The CTA's key tiles, all of which come through the rings, and those that this warpgroup's rows see. Without a mask the two are
         // equal, but for warpgroups beyond the last row, which then compute what is never stored.
         let visited = self.block_range(tile.m_block * K::TILE.tile_m, K::TILE.tile_m).n_block_max;
         let own = self.block_range(first_row, WARPGROUP_ROWS);
-        // SAFETY: the whole warpgroup, converged; producers and consumers agree on the tiles, so every stage that is waited for is filled.
+        // SAFETY: scope: the whole warpgroup, as promised. Protocol: producers and consumers agree on the tiles, so every stage that is waited
+        // for is filled, and every one that is filled is released, in the order of filling.
         unsafe {
             self.q_ring.consumer_wait(self.q_state);
             let mut n_block = visited;
@@ -146,10 +166,11 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// As [`Consumer::run`].
     #[inline(always)]
     unsafe fn skip_step(&mut self, n_block: u32) {
-        // SAFETY: the caller's. A stage is released only once it is full: sooner, the arrival might count for the stage's last round.
+        // SAFETY: scope: as promised. Protocol: a stage is released only once it is full: sooner, the arrival might count for the stage's last
+        // round. Nothing has read it.
         unsafe {
             self.cta.k_ring().consumer_wait(self.k_state);
-            self.cta.k_ring().consumer_release(self.k_state, self.lane);
+            self.cta.k_ring().consumer_release(self.k_state, self.lane_idx);
             self.k_state.advance();
             // A row tile takes one turn less than it has key tiles.
             if n_block > 0 {
@@ -157,7 +178,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
                 self.pass_turn();
             }
             self.cta.v_ring().consumer_wait(self.v_state);
-            self.cta.v_ring().consumer_release(self.v_state, self.lane);
+            self.cta.v_ring().consumer_release(self.v_state, self.lane_idx);
             self.v_state.advance();
         }
     }
@@ -168,18 +189,19 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// As [`Consumer::run`].
     #[inline(always)]
     unsafe fn first_step(&mut self, work: &mut Work<K>, n_block: u32, is_first: bool) {
-        // SAFETY: the caller's; the scores are read after the wait only.
+        // SAFETY: scope: as promised. Protocol: K's stage is full, and released behind the wait for the product that reads it. Lifetime:
+        // acc_s is touched behind that wait only.
         unsafe {
             self.cta.k_ring().consumer_wait(self.k_state);
-            let mut scores = self.start_scores();
+            let mut acc_s = self.start_scores();
             wgmma::wait_group::<0>();
-            scores.pin();
-            self.cta.k_ring().consumer_release(self.k_state, self.lane);
+            acc_s.pin();
+            self.cta.k_ring().consumer_release(self.k_state, self.lane_idx);
             self.k_state.advance();
             self.release_previous_q(is_first);
-            mask::<K>(&mut scores, self.cta.params, n_block, work.row, self.lane);
-            work.softmax.update::<K>(&mut scores, self.cta.params.softmax_scale_log2);
-            work.probabilities = pack::<K>(&scores);
+            mask::<K>(&mut acc_s, self.cta.params, n_block, work.row, self.lane_idx);
+            work.softmax.update::<K>(&mut acc_s, self.cta.params.softmax_scale_log2);
+            work.p = pack::<K>(&acc_s);
         }
     }
 
@@ -189,32 +211,34 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// As [`Consumer::run`].
     #[inline(always)]
     unsafe fn step<const MASKED: bool>(&mut self, work: &mut Work<K>, n_block: u32) {
-        // SAFETY: the caller's; scores, output and probabilities are touched after the waits that cover them only.
+        // SAFETY: scope: as promised. Protocol: both stages are full, and each is released behind the wait for the products that read it.
+        // Lifetime: two groups are under way, S and then O; acc_s is touched behind the wait that leaves one, acc_o and p behind the
+        // wait for both.
         unsafe {
             self.cta.k_ring().consumer_wait(self.k_state);
             self.take_turn();
-            let mut scores = self.start_scores();
+            let mut acc_s = self.start_scores();
             self.cta.v_ring().consumer_wait(self.v_state);
             self.start_output(work);
             self.pass_turn();
 
             wgmma::wait_group::<1>();
-            scores.pin();
-            self.cta.k_ring().consumer_release(self.k_state, self.lane);
+            acc_s.pin();
+            self.cta.k_ring().consumer_release(self.k_state, self.lane_idx);
             self.k_state.advance();
             if MASKED {
-                mask::<K>(&mut scores, self.cta.params, n_block, work.row, self.lane);
+                mask::<K>(&mut acc_s, self.cta.params, n_block, work.row, self.lane_idx);
             }
-            let factors = work.softmax.update::<K>(&mut scores, self.cta.params.softmax_scale_log2);
+            let row_scale = work.softmax.update::<K>(&mut acc_s, self.cta.params.softmax_scale_log2);
 
             wgmma::wait_group::<0>();
-            work.output.pin();
+            work.acc_o.pin();
             // The conversion to P must not move before the wait: the product in flight reads P's registers.
-            scores.pin();
-            self.cta.v_ring().consumer_release(self.v_state, self.lane);
+            acc_s.pin();
+            self.cta.v_ring().consumer_release(self.v_state, self.lane_idx);
             self.v_state.advance();
-            work.probabilities = pack::<K>(&scores);
-            rescale::<K>(&mut work.output, factors);
+            work.p = pack::<K>(&acc_s);
+            rescale::<K>(&mut work.acc_o, row_scale);
         }
     }
 
@@ -224,13 +248,14 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// As [`Consumer::run`].
     #[inline(always)]
     unsafe fn last_product(&mut self, work: &mut Work<K>) {
-        // SAFETY: the caller's; the output is read after the wait only.
+        // SAFETY: scope: as promised. Protocol: V's stage is full, and released behind the wait for the product that reads it. Lifetime: acc_o
+        // and p are touched behind that wait only.
         unsafe {
             self.cta.v_ring().consumer_wait(self.v_state);
             self.start_output(work);
             wgmma::wait_group::<0>();
-            work.output.pin();
-            self.cta.v_ring().consumer_release(self.v_state, self.lane);
+            work.acc_o.pin();
+            self.cta.v_ring().consumer_release(self.v_state, self.lane_idx);
             self.v_state.advance();
         }
     }
@@ -238,44 +263,46 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// Starts S = Q K^T on the current K stage.
     ///
     /// # Safety
-    /// As [`Consumer::run`]; Q and the K stage are full.
+    /// As [`Consumer::run`]; Q and the K stage are full and stay so, and the result is untouched, until the wait.
     #[inline(always)]
     unsafe fn start_scores(&self) -> K::Scores {
         let smem = &self.cta.smem;
         // Both operands are K-major: the leading offset is not used.
-        let q = descriptor::swizzled_128b(smem.q_block(K::TILE, self.q_state.stage, self.warpgroup), 16);
+        let q = descriptor::swizzled_128b(smem.q_block(K::TILE, self.q_state.stage, self.warpgroup_idx), 16);
         let k = descriptor::swizzled_128b(smem.k + self.k_state.stage * K::TILE.kv_bytes(), 16);
-        // SAFETY: the caller's; steps of 16 columns are 32 bytes within a panel row of 128.
+        // SAFETY: scope, lifetime: as promised. Address: steps of 16 columns are 32 bytes within a panel row of 128, and panels begin on 1024
+        // bytes. Proxy: TMA wrote both operands, and their mbarriers were waited for, so they need no fence; the registers have theirs.
         unsafe {
             wgmma::fence();
-            let mut scores = K::Scores::multiply(K::DTYPE, q, k);
+            let mut acc_s = K::Scores::multiply(K::DTYPE, q, k);
             for step in 1..K::TILE.head_dim / 16 {
                 let (panel, in_panel) = (step / 4, step % 4 * 32);
                 let q_step = q + descriptor::advance(panel * Q_PANEL_BYTES + in_panel);
                 let k_step = k + descriptor::advance(panel * kv_panel_bytes(K::TILE) + in_panel);
-                scores.multiply_add(K::DTYPE, q_step, k_step);
+                acc_s.multiply_add(K::DTYPE, q_step, k_step);
             }
             wgmma::commit_group();
-            scores
+            acc_s
         }
     }
 
     /// Starts O += P V on the current V stage.
     ///
     /// # Safety
-    /// As [`Consumer::run`]; the V stage is full.
+    /// As [`Consumer::run`]; the V stage is full and stays so, and `work.acc_o` and `work.p` are untouched, until the wait.
     #[inline(always)]
     unsafe fn start_output(&self, work: &mut Work<K>) {
         let stage = self.cta.smem.v + self.v_state.stage * K::TILE.kv_bytes();
         let v = descriptor::swizzled_128b(stage, kv_panel_bytes(K::TILE));
         const { assert!((16 * ROW_BYTES).is_multiple_of(SWIZZLE_ATOM_BYTES)) };
-        // SAFETY: the caller's; steps of 16 keys are 16 panel rows.
+        // SAFETY: scope, lifetime: as promised. Address: steps of 16 keys are 16 panel rows, whole atoms of the swizzle. Proxy: as in
+        // start_scores.
         unsafe {
             wgmma::fence();
             for step in 0..K::TILE.tile_n / 16 {
-                let p = |i| work.probabilities[4 * step as usize + i];
+                let p = |i| work.p[4 * step as usize + i];
                 let a = [p(0), p(1), p(2), p(3)];
-                work.output.multiply_add_from_registers(K::DTYPE, a, v + descriptor::advance(step * 16 * ROW_BYTES));
+                work.acc_o.multiply_add_from_registers(K::DTYPE, a, v + descriptor::advance(step * 16 * ROW_BYTES));
             }
             wgmma::commit_group();
         }
@@ -288,8 +315,10 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     #[inline(always)]
     unsafe fn take_turn(&self) {
         if K::TILE.ping_pong {
-            // SAFETY: 128 threads wait here and 128 arrive in pass_turn.
-            unsafe { barrier::sync(named_barrier::TURN + self.warpgroup, 2 * WARPGROUP_THREADS) }
+            // SAFETY: scope: as promised. Protocol: 128 threads wait here, and the 128 before them in the round arrive in pass_turn (for the
+            // very first turn, this warpgroup itself in `run`). There is one turn, and who passes it on gets it back only from behind this
+            // wait, so no barrier meets a second arrival before its wait.
+            unsafe { barrier::sync(named_barrier::TURN + self.warpgroup_idx, 2 * WARPGROUP_THREADS) }
         }
     }
 
@@ -300,8 +329,9 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     #[inline(always)]
     unsafe fn pass_turn(&self) {
         if K::TILE.ping_pong {
-            let next = if self.warpgroup + 1 == K::TILE.math_warpgroups() { 0 } else { self.warpgroup + 1 };
-            // SAFETY: as take_turn; all math warpgroups take the same number of steps.
+            let next = if self.warpgroup_idx + 1 == K::TILE.math_warpgroups() { 0 } else { self.warpgroup_idx + 1 };
+            // SAFETY: scope: as promised. Protocol: as in take_turn; all math warpgroups take the same number of turns, so every wait has its
+            // arrival. The last one of all is left over.
             unsafe { barrier::arrive(named_barrier::TURN + next, 2 * WARPGROUP_THREADS) }
         }
     }
@@ -315,7 +345,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         if Q_STAGES == 2 && !is_first {
             let mut previous = self.q_state;
             previous.stage ^= 1;
-            // SAFETY: the caller's.
+            // SAFETY: scope: as promised. The warpgroup's only store that may still be reading is that of the last tile, from this stage.
             unsafe { self.release_q(previous) }
         }
     }
@@ -323,14 +353,15 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// Gives a Q stage back, once the store of O has read it.
     ///
     /// # Safety
-    /// As [`Consumer::run`]; the store was started by this warpgroup.
+    /// As [`Consumer::run`]; the store was started by this warpgroup, whose reads of Q are complete.
     #[inline(always)]
     unsafe fn release_q(&self, state: PipelineState<Q_STAGES>) {
         if self.warp_in_group == 0 {
-            // SAFETY: lane 0 of warp 0 started the store; the other lanes have no bulk group to wait for.
+            // SAFETY: scope: lane 0 of warp 0 started the store; the other lanes have no bulk group to wait for. Protocol: the warpgroup's one
+            // arrival for this stage. Proxy: the next to write there is TMA; the ordinary writes of O came before the store, behind a fence.
             unsafe {
                 tma::wait_group_read();
-                self.q_ring.consumer_release(state, self.lane);
+                self.q_ring.consumer_release(state, self.lane_idx);
             }
         }
     }
@@ -338,10 +369,10 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
 
 /// S in the element type, as A operands.
 #[inline(always)]
-fn pack<K: Kernel>(scores: &K::Scores) -> <K::Scores as Accumulator>::Packed {
+fn pack<K: Kernel>(acc_s: &K::Scores) -> <K::Scores as Accumulator>::Packed {
     let mut packed = K::Scores::PACKED_ZERO;
     for i in 0..K::Scores::REGISTERS / 2 {
-        packed[i] = pack_pair::<K>(f32::from_bits(scores[2 * i]), f32::from_bits(scores[2 * i + 1]));
+        packed[i] = pack_pair::<K>(f32::from_bits(acc_s[2 * i]), f32::from_bits(acc_s[2 * i + 1]));
     }
     packed
 }

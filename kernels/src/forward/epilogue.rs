@@ -1,4 +1,13 @@
-//! The way out: O / l through shared memory, in the place of the warpgroup's own Q, by TMA; the LSE by ordinary stores.
+//! The way out (FlashAttention-2, Algorithm 1, lines 12 to 15): O / l through shared memory, in the place of the warpgroup's own Q, by TMA;
+//! the LSE by ordinary stores.
+//!
+//! ```text
+//! LSE = (m + log2 l) * ln 2                  one lane of each quad stores it
+//! barrier of the warpgroup                   every warp's products have read Q
+//! place of Q = O / l in 16 bits              stmatrix, swizzled as the tensor map of O says
+//! proxy fence;  barrier of the warpgroup     ordinary writes, before TMA reads them
+//! start the copy of the place to O           one thread, panel by panel; its reads are waited for where Q is released
+//! ```
 
 use super::consumer::{Consumer, Work, pack_pair};
 use super::{Kernel, named_barrier};
@@ -17,18 +26,19 @@ const CHUNK_COLUMNS: u32 = CHUNK_BYTES / 2;
 /// By the whole warpgroup, converged; its products are complete.
 #[inline(always)]
 pub(super) unsafe fn store<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STAGES>, work: &mut Work<K>) {
-    // SAFETY: the warpgroup's reads of Q are complete in every warp after the first barrier, and its writes of O after the second, behind
-    // each writer's proxy fence. Columns and rows beyond the tensor are clipped by the store.
+    // SAFETY: scope: the whole warpgroup, as promised; each barrier counts its 128 threads. Lifetime: the reads of Q are complete in every warp
+    // behind the first barrier. Proxy: every writer's fence, and the second barrier, come before the copy. Columns and rows beyond the tensor
+    // are clipped by the copy.
     unsafe {
         let (inverse, lse) = work.softmax.finish();
         store_lse(consumer, work, lse);
-        let block = consumer.cta.smem.q_block(K::TILE, consumer.q_stage(), consumer.warpgroup);
-        let meeting = named_barrier::WARPGROUP + consumer.warpgroup;
+        let block = consumer.cta.smem.q_block(K::TILE, consumer.q_stage(), consumer.warpgroup_idx);
+        let meeting = named_barrier::WARPGROUP + consumer.warpgroup_idx;
         barrier::sync(meeting, WARPGROUP_THREADS);
-        write_block::<K, Q_STAGES>(consumer, &work.output, inverse, block);
+        write_block::<K, Q_STAGES>(consumer, &work.acc_o, inverse, block);
         fence::proxy_async();
         barrier::sync(meeting, WARPGROUP_THREADS);
-        if consumer.warp_in_group == 0 && consumer.lane == 0 {
+        if consumer.warp_in_group == 0 && consumer.lane_idx == 0 {
             for panel in 0..K::TILE.panels() {
                 let coordinates = [panel * PANEL_COLUMNS, work.first_row, work.tile.head_idx, work.tile.batch_idx];
                 tma::store_4d(block + panel * Q_PANEL_BYTES, consumer.cta.maps.o, coordinates);
@@ -45,19 +55,19 @@ pub(super) unsafe fn store<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K
 #[inline(always)]
 unsafe fn write_block<K: Kernel, const Q_STAGES: u32>(
     consumer: &Consumer<K, Q_STAGES>,
-    output: &K::Output,
+    acc_o: &K::Output,
     inverse: [f32; ROWS_PER_THREAD],
     block: u32,
 ) {
     // Each stmatrix moves 16 rows x 16 columns: matrices 0 and 1 are rows 0..8 and 8..16 of one chunk, 2 and 3 those of the next.
-    let row = consumer.warp_in_group * 16 + consumer.lane % 16;
-    let odd_chunk = consumer.lane / 16;
+    let row = consumer.warp_in_group * 16 + consumer.lane_idx % 16;
+    let odd_chunk = consumer.lane_idx / 16;
     for pair in 0..K::TILE.head_dim / (2 * CHUNK_COLUMNS) {
         let chunk = 2 * pair + odd_chunk;
         let address = block + chunk / 8 * Q_PANEL_BYTES + chunk_offset(row, chunk % 8);
-        let value = |i: usize| f32::from_bits(output[8 * pair as usize + i]) * inverse[i / 2 % 2];
+        let value = |i: usize| f32::from_bits(acc_o[8 * pair as usize + i]) * inverse[i / 2 % 2];
         let rows = [0, 2, 4, 6].map(|i| pack_pair::<K>(value(i), value(i + 1)));
-        // SAFETY: the caller's.
+        // SAFETY: scope: as promised. Address: each pair of row and chunk has 16 aligned bytes of its own within the block.
         unsafe { matrix::store_x4(address, rows) }
     }
 }
@@ -70,7 +80,7 @@ unsafe fn write_block<K: Kernel, const Q_STAGES: u32>(
 unsafe fn store_lse<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STAGES>, work: &Work<K>, lse: [f32; ROWS_PER_THREAD]) {
     let params = consumer.cta.params;
     // The four lanes of a quad hold the same rows.
-    if params.lse == 0 || !consumer.lane.is_multiple_of(4) {
+    if params.lse == 0 || !consumer.lane_idx.is_multiple_of(4) {
         return;
     }
     let head = work.tile.batch_idx as u64 * params.num_heads as u64 + work.tile.head_idx as u64;
@@ -78,7 +88,7 @@ unsafe fn store_lse<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STA
         let row = work.row + ROW_STEP * i as u32;
         if row < params.seqlen_q {
             let index = head * params.seqlen_q as u64 + row as u64;
-            // SAFETY: the caller gave room for [batch, num_heads, seqlen_q] numbers.
+            // SAFETY: address: there is room for [batch, num_heads, seqlen_q] numbers, and one lane of the grid has this row.
             unsafe { memory::store_global_f32(params.lse + 4 * index, lse[i]) };
         }
     }

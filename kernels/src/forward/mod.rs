@@ -97,8 +97,8 @@ impl Cta<'_> {
 /// The whole kernel.
 ///
 /// # Safety
-/// Launched with `TILE.threads()` threads and `TILE.smem_bytes()` of dynamic shared memory; the maps and `params` are as
-/// [`ForwardParams`] describes them.
+/// By all threads of a grid of at most as many CTAs as there are tiles, of `TILE.threads()` threads and `TILE.smem_bytes()` of dynamic shared
+/// memory each; the maps and `params` are as [`ForwardParams`] describes them.
 #[inline(always)]
 pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: u32, const MATH_REGISTERS: u32>(
     maps: TensorMaps,
@@ -109,15 +109,16 @@ pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: 
 
     let cta = Cta { maps, params, smem: SmemLayout::new(K::TILE, memory::dynamic_smem()) };
     let q_ring = Ring::<Q_STAGES>::new(cta.smem.q_barriers);
-    let thread = register::thread_idx();
-    let lane = thread % 32;
-    // SAFETY: all lanes are here.
-    let warp_idx = unsafe { warp::broadcast(thread / 32) };
-    let warpgroup = warp_idx / 4;
+    let thread_idx = register::thread_idx();
+    let lane_idx = thread_idx % 32;
+    // SAFETY: scope: all lanes of the warp, before any branch.
+    let warp_idx = unsafe { warp::broadcast(thread_idx / 32) };
+    let warpgroup_idx = warp_idx / 4;
 
-    if thread == 0 {
+    if thread_idx == 0 {
         let warpgroups = K::TILE.math_warpgroups();
-        // SAFETY: one thread, before the CTA barrier. Q is released once a warpgroup; K and V once a warp; ranks, by the V producer too.
+        // SAFETY: protocol: one thread, and the CTA barrier below comes before any use. Q is released once a warpgroup; K and V once a warp;
+        // ranks, by the V producer too. Proxy: copies complete on the barriers, so their initialisation has to be visible to TMA as well.
         unsafe {
             q_ring.init(warpgroups);
             cta.k_ring().init(4 * warpgroups);
@@ -127,26 +128,27 @@ pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: 
             fence::proxy_async();
         }
     }
-    // SAFETY: all threads of the CTA, converged.
+    // SAFETY: scope: all threads of the CTA, met again behind the branch.
     unsafe { barrier::sync(named_barrier::CTA, K::TILE.threads()) };
 
-    if warpgroup == 0 {
-        // SAFETY: the whole warpgroup. One lane of warp 0 and one of warp 1 are the rings' producers; the others are done.
+    if warpgroup_idx == 0 {
+        // SAFETY: scope: the whole warpgroup, whose index all its threads agree on. Protocol: one lane of warp 0 and one of warp 1 are the
+        // rings' producers; the others are done. Lifetime: no copy outlives shared memory, as the math warpgroups wait for each.
         unsafe {
             register::shrink_registers::<PRODUCER_REGISTERS>();
-            if lane == 0 && warp_idx == 0 {
+            if lane_idx == 0 && warp_idx == 0 {
                 producer::load_q_and_k::<K, Q_STAGES>(&cta, q_ring);
-            } else if lane == 0 && warp_idx == 1 {
+            } else if lane_idx == 0 && warp_idx == 1 {
                 producer::load_v::<K>(&cta);
             }
         }
     } else {
-        // SAFETY: the whole warpgroup; the producer warpgroup gives the registers back.
+        // SAFETY: scope: the whole warpgroup, as above; the producer warpgroup gives back what is asked for (TileConfig::registers).
         unsafe {
             register::grow_registers::<MATH_REGISTERS>();
-            consumer::Consumer::<K, Q_STAGES>::new(&cta, q_ring, warpgroup - 1, warp_idx % 4, lane).run();
-            // Shared memory must outlive the last store's reads.
-            if thread.is_multiple_of(WARPGROUP_THREADS) {
+            consumer::Consumer::<K, Q_STAGES>::new(&cta, q_ring, warpgroup_idx - 1, warp_idx % 4, lane_idx).run();
+            // Shared memory must outlive the last store's reads. The thread that started it waits, for the writes as well.
+            if thread_idx.is_multiple_of(WARPGROUP_THREADS) {
                 tma::wait_group();
             }
         }

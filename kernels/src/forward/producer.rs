@@ -1,4 +1,12 @@
-//! The producers: one thread that loads Q and K, one that loads V, each walking the same tiles as the math warpgroups.
+//! The producers (FlashAttention-3, Algorithm 1, the producer's part): one thread that loads Q and K, one that loads V, each walking the same
+//! tiles as the math warpgroups. V has a thread of its own so that a V stage that is not free yet holds up no K.
+//!
+//! ```text
+//! for tile in schedule {                            for tile in schedule {
+//!   wait Q stage empty;  load Q                       for n in last..=0 { wait V stage empty;  load V[n] }
+//!   for n in last..=0 { wait K stage empty;  load K[n] }
+//! }                                                 }
+//! ```
 
 use super::tiles::{TileReader, TileWriter};
 use super::{Cta, Kernel};
@@ -20,15 +28,16 @@ pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta, q_r
     let mut q_state = PipelineState::<Q_STAGES>::START;
     let mut k_state = PipelineState::<KV_STAGES>::START;
     let mut tiles = TileWriter::new();
-    // SAFETY: this is the one thread that draws tiles.
+    // SAFETY: scope: this is the one thread that draws tiles.
     while let Some(tile) = unsafe { tiles.publish::<K>(cta) } {
-        // SAFETY: the boxes announced are the boxes loaded, into the stage acquired.
+        // SAFETY: protocol: this thread alone fills the rings of Q and K, and the boxes announced are the boxes loaded. Address: panels on
+        // 1024 bytes (layout/smem.rs) of the stage acquired. Proxy: what the stage held was read, or stored from, by the same one.
         unsafe {
             let bytes = K::TILE.math_warpgroups() * K::TILE.q_warpgroup_bytes();
             let barrier = q_ring.producer_acquire_for(q_state, bytes);
-            for warpgroup in 0..K::TILE.math_warpgroups() {
-                let block = cta.smem.q_block(K::TILE, q_state.stage, warpgroup);
-                let row = tile.m_block * K::TILE.tile_m + warpgroup * WARPGROUP_ROWS;
+            for warpgroup_idx in 0..K::TILE.math_warpgroups() {
+                let block = cta.smem.q_block(K::TILE, q_state.stage, warpgroup_idx);
+                let row = tile.m_block * K::TILE.tile_m + warpgroup_idx * WARPGROUP_ROWS;
                 let (head, batch) = (tile.head_idx * params.q_steps.head, tile.batch_idx * params.q_steps.batch);
                 for panel in 0..K::TILE.panels() {
                     let destination = block + panel * Q_PANEL_BYTES;
@@ -38,10 +47,10 @@ pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta, q_r
             load_tiles::<K>(cta, &tile, cta.maps.k, params.k_steps, cta.smem.k, cta.k_ring(), &mut k_state);
         }
         q_state.advance();
-        // SAFETY: as above.
+        // SAFETY: scope: the thread that publishes, between tiles.
         unsafe { tiles.draw::<K>(cta) };
     }
-    // SAFETY: as above.
+    // SAFETY: scope: the thread that publishes, after the last tile.
     unsafe { tiles.finish::<K>(cta) };
 }
 
@@ -53,9 +62,9 @@ pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta, q_r
 pub(super) unsafe fn load_v<K: Kernel>(cta: &Cta) {
     let mut v_state = PipelineState::<KV_STAGES>::START;
     let mut tiles = TileReader::new();
-    // SAFETY: one thread, which releases every rank it takes.
+    // SAFETY: scope: one thread, as lane 0; its arrival releases its own load.
     while let Some(tile) = unsafe { tiles.next::<K>(cta, |rank| rank, 0) } {
-        // SAFETY: the caller's.
+        // SAFETY: scope: this thread alone fills the ring of V.
         unsafe { load_tiles::<K>(cta, &tile, cta.maps.v, cta.params.v_steps, cta.smem.v, cta.v_ring(), &mut v_state) };
     }
 }
@@ -82,7 +91,8 @@ unsafe fn load_tiles<K: Kernel>(
     let mut n_block = range.n_block_max;
     while n_block > 0 {
         n_block -= 1;
-        // SAFETY: the boxes announced are the boxes loaded, into the stage acquired.
+        // SAFETY: protocol: the ring's one producer, as promised; the boxes announced are the boxes loaded. Address: panels on 1024 bytes of
+        // the stage acquired.
         unsafe {
             let barrier = ring.producer_acquire_for(*state, K::TILE.kv_bytes());
             for panel in 0..K::TILE.panels() {

@@ -1,4 +1,4 @@
-//! The online softmax, in the log2 domain (FlashAttention-2, Algorithm 1, lines 9 to 12, with exp2).
+//! The online softmax, in the log2 domain (FlashAttention-2, Algorithm 1, lines 9 to 13, with exp2).
 //!
 //! ```text
 //! m' = max(m, scale_log2 * rowmax S)                    m is kept scaled and rounded: p and the LSE refer to the same number
@@ -33,7 +33,7 @@ pub(super) struct Softmax {
 /// What O has to be multiplied by.
 #[derive(Clone, Copy)]
 pub(super) struct Rescale {
-    factors: [f32; ROWS_PER_THREAD],
+    row_scale: [f32; ROWS_PER_THREAD],
     /// Whether a factor in this warp differs from 1.
     needed: bool,
 }
@@ -46,10 +46,10 @@ impl Softmax {
     /// # Safety
     /// All lanes of the warp are converged.
     #[inline(always)]
-    pub(super) unsafe fn update<K: Kernel>(&mut self, scores: &mut K::Scores, scale_log2: f32) -> Rescale {
-        // SAFETY: the caller's.
-        let tile_max = unsafe { row_max::<K>(scores) };
-        let mut factors = [1.0; ROWS_PER_THREAD];
+    pub(super) unsafe fn update<K: Kernel>(&mut self, acc_s: &mut K::Scores, scale_log2: f32) -> Rescale {
+        // SAFETY: scope: all lanes come here, as promised.
+        let tile_max = unsafe { row_max::<K>(acc_s) };
+        let mut row_scale = [1.0; ROWS_PER_THREAD];
         let mut reference = [0.0; ROWS_PER_THREAD];
         let mut huge = false;
         let mut kept = true;
@@ -60,23 +60,23 @@ impl Softmax {
             let new_max = if keep { self.row_max[row] } else { new_max };
             kept &= keep;
             reference[row] = if new_max == f32::NEG_INFINITY { 0.0 } else { new_max };
-            factors[row] = math::exp2(self.row_max[row] - reference[row]);
+            row_scale[row] = math::exp2(self.row_max[row] - reference[row]);
             huge |= reference[row].abs() >= ROUND_FIRST;
             self.row_max[row] = new_max;
         }
         let mut scale = scale_log2;
         if huge {
             for i in 0..K::Scores::REGISTERS {
-                scores[i] = (f32::from_bits(scores[i]) * scale_log2).to_bits();
+                acc_s[i] = (f32::from_bits(acc_s[i]) * scale_log2).to_bits();
             }
             scale = 1.0;
         }
-        let tile_sum = exponentials::<K>(scores, scale, reference);
+        let tile_sum = exponentials::<K>(acc_s, scale, reference);
         for row in 0..ROWS_PER_THREAD {
-            self.row_sum[row] = math::fma(self.row_sum[row], factors[row], tile_sum[row]);
+            self.row_sum[row] = math::fma(self.row_sum[row], row_scale[row], tile_sum[row]);
         }
-        // SAFETY: the caller's.
-        Rescale { factors, needed: unsafe { warp::any(!kept) } }
+        // SAFETY: scope: all lanes, as promised; those that branched on `huge` have met the others again.
+        Rescale { row_scale, needed: unsafe { warp::any(!kept) } }
     }
 
     /// The reciprocal of each row's sum, 0 for a row that saw nothing, and each row's LSE in natural units.
@@ -88,7 +88,7 @@ impl Softmax {
         let mut inverse = [0.0; ROWS_PER_THREAD];
         let mut lse = [0.0; ROWS_PER_THREAD];
         for row in 0..ROWS_PER_THREAD {
-            // SAFETY: the caller's.
+            // SAFETY: scope: all lanes, as promised.
             let sum = unsafe { quad_reduce(self.row_sum[row], |a, b| a + b) };
             inverse[row] = if sum == 0.0 { 0.0 } else { math::reciprocal(sum) };
             // A row that saw nothing: -inf + log2 0 = -inf.
@@ -100,10 +100,10 @@ impl Softmax {
 
 /// Multiplies O by the rows' factors, if any of them differs from 1.
 #[inline(always)]
-pub(super) fn rescale<K: Kernel>(output: &mut K::Output, rescale: Rescale) {
+pub(super) fn rescale<K: Kernel>(acc_o: &mut K::Output, rescale: Rescale) {
     if rescale.needed {
         for i in 0..K::Output::REGISTERS {
-            output[i] = (f32::from_bits(output[i]) * rescale.factors[row_of(i)]).to_bits();
+            acc_o[i] = (f32::from_bits(acc_o[i]) * rescale.row_scale[row_of(i)]).to_bits();
         }
     }
 }
@@ -113,17 +113,17 @@ pub(super) fn rescale<K: Kernel>(output: &mut K::Output, rescale: Rescale) {
 /// # Safety
 /// All lanes of the warp are converged.
 #[inline(always)]
-unsafe fn row_max<K: Kernel>(scores: &K::Scores) -> [f32; ROWS_PER_THREAD] {
+unsafe fn row_max<K: Kernel>(acc_s: &K::Scores) -> [f32; ROWS_PER_THREAD] {
     let mut result = [f32::NEG_INFINITY; ROWS_PER_THREAD];
     for row in 0..ROWS_PER_THREAD {
-        let score = |i: usize| f32::from_bits(scores[i]);
+        let score = |i: usize| f32::from_bits(acc_s[i]);
         // Registers 4 j + 2 row and the one after it are the row's. Two chains, for latency.
         let mut chains = [f32::NEG_INFINITY; 2];
         for j in 0..K::Scores::REGISTERS / 4 {
             let i = 4 * j + 2 * row;
             chains[j % 2] = math::max(chains[j % 2], math::max(score(i), score(i + 1)));
         }
-        // SAFETY: the caller's.
+        // SAFETY: scope: all lanes, as promised.
         result[row] = unsafe { quad_reduce(math::max(chains[0], chains[1]), math::max) };
     }
     result
@@ -131,12 +131,12 @@ unsafe fn row_max<K: Kernel>(scores: &K::Scores) -> [f32; ROWS_PER_THREAD] {
 
 /// Replaces scores by exp2(scale * score - reference), and returns the sums over the thread's elements of each row.
 #[inline(always)]
-fn exponentials<K: Kernel>(scores: &mut K::Scores, scale: f32, reference: [f32; ROWS_PER_THREAD]) -> [f32; ROWS_PER_THREAD] {
+fn exponentials<K: Kernel>(acc_s: &mut K::Scores, scale: f32, reference: [f32; ROWS_PER_THREAD]) -> [f32; ROWS_PER_THREAD] {
     let mut sums = [[0.0; 2]; ROWS_PER_THREAD];
     for i in 0..K::Scores::REGISTERS {
         let row = row_of(i);
-        let p = math::exp2(math::fma(f32::from_bits(scores[i]), scale, -reference[row]));
-        scores[i] = p.to_bits();
+        let p = math::exp2(math::fma(f32::from_bits(acc_s[i]), scale, -reference[row]));
+        acc_s[i] = p.to_bits();
         sums[row][i % 2] += p;
     }
     [sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]]
@@ -148,7 +148,7 @@ fn exponentials<K: Kernel>(scores: &mut K::Scores, scale: f32, reference: [f32; 
 /// All lanes of the warp are converged.
 #[inline(always)]
 unsafe fn quad_reduce(x: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
-    // SAFETY: the caller's.
+    // SAFETY: scope: all lanes, as promised.
     unsafe {
         let x = combine(x, warp::shuffle_xor::<1>(x));
         combine(x, warp::shuffle_xor::<2>(x))

@@ -43,7 +43,8 @@ impl TileWriter {
         let tile = cta.params.schedule.tile(self.rank);
         if K::TILE.dynamic {
             let ring = cta.rank_ring();
-            // SAFETY: the readers release every rank; the stage is ours until the commit.
+            // SAFETY: protocol: every reader releases every rank, so the wait ends, and nobody reads the stage until the commit, which
+            // releases the store.
             unsafe {
                 ring.producer_acquire(self.state);
                 memory::store_shared(cta.smem.ranks + self.state.stage * RANK_BYTES, self.rank);
@@ -62,7 +63,7 @@ impl TileWriter {
     pub(super) unsafe fn draw<K: Kernel>(&mut self, cta: &Cta) {
         let scheduler = cta.params.scheduler;
         if K::TILE.dynamic && scheduler != 0 {
-            // SAFETY: the slot is this launch's own.
+            // SAFETY: protocol: the slot is this launch's own, and until its last CTA is counted out only such additions touch this word.
             let drawn = unsafe { memory::fetch_add_relaxed(scheduler + offset_of!(SchedulerSlot, drawn) as u64, 1) };
             self.rank = register::grid_dim() + drawn;
         } else {
@@ -80,7 +81,8 @@ impl TileWriter {
         let scheduler = cta.params.scheduler;
         if K::TILE.dynamic && scheduler != 0 {
             let finished = scheduler + offset_of!(SchedulerSlot, finished) as u64;
-            // SAFETY: the slot is this launch's own; after the last count nobody but this thread touches it.
+            // SAFETY: protocol: the slot is this launch's own. Every CTA's draws come before its addition here, and the last addition has
+            // acquired the others, so the stores meet no other access; whoever uses the slot next is launched after this grid.
             unsafe {
                 if memory::fetch_add_acq_rel(finished, 1) == register::grid_dim() - 1 {
                     memory::store_global_u32(scheduler + offset_of!(SchedulerSlot, drawn) as u64, 0);
@@ -107,16 +109,18 @@ impl TileReader {
     /// The next tile of this CTA; `agree` makes the lanes of a warp agree on the rank.
     ///
     /// # Safety
-    /// By a converged warp, or by one thread with `lane` 0; called until it returns `None`. Behind `agree` every lane's load is done.
+    /// By a converged warp, or by one thread with `lane_idx` 0; called until it returns `None`. `agree` takes the value of every lane, so
+    /// that behind it all their loads are done.
     #[inline(always)]
-    pub(super) unsafe fn next<K: Kernel>(&mut self, cta: &Cta, agree: impl Fn(u32) -> u32, lane: u32) -> Option<Tile> {
+    pub(super) unsafe fn next<K: Kernel>(&mut self, cta: &Cta, agree: impl Fn(u32) -> u32, lane_idx: u32) -> Option<Tile> {
         if K::TILE.dynamic {
             let ring = cta.rank_ring();
-            // SAFETY: the writer fills one stage after the other, and leaves a stage alone until all readers have released it.
+            // SAFETY: protocol: the writer fills one stage after the other, and leaves a stage alone until all readers have released it.
+            // Lane 0's arrival speaks for the warp: it comes behind `agree`, and the converged lanes load with one instruction.
             let rank = unsafe {
                 ring.consumer_wait(self.state);
                 let rank = agree(memory::load_shared(cta.smem.ranks + self.state.stage * RANK_BYTES));
-                ring.consumer_release(self.state, lane);
+                ring.consumer_release(self.state, lane_idx);
                 rank
             };
             self.state.advance();

@@ -10,8 +10,8 @@ pub const ROW_STEP: u32 = 8;
 
 /// The first of the thread's two rows, within the warpgroup's 64.
 #[inline(always)]
-pub const fn first_row(warp_in_group: u32, lane: u32) -> u32 {
-    warp_in_group * 16 + lane / 4
+pub const fn first_row(warp_in_group: u32, lane_idx: u32) -> u32 {
+    warp_in_group * 16 + lane_idx / 4
 }
 
 /// Which of the thread's two rows register `i` belongs to.
@@ -28,8 +28,8 @@ pub const fn column_of(register: usize) -> u32 {
 
 /// The column of register 0.
 #[inline(always)]
-pub const fn first_column(lane: u32) -> u32 {
-    2 * (lane % 4)
+pub const fn first_column(lane_idx: u32) -> u32 {
+    2 * (lane_idx % 4)
 }
 
 #[cfg(test)]
@@ -41,10 +41,10 @@ mod tests {
         const N: usize = 32;
         let mut owners = [[0; N]; 64];
         for warp in 0..4 {
-            for lane in 0..32 {
+            for lane_idx in 0..32 {
                 for register in 0..N / 2 {
-                    let row = first_row(warp, lane) + ROW_STEP * row_of(register) as u32;
-                    let column = first_column(lane) + column_of(register);
+                    let row = first_row(warp, lane_idx) + ROW_STEP * row_of(register) as u32;
+                    let column = first_column(lane_idx) + column_of(register);
                     owners[row as usize][column as usize] += 1;
                 }
             }

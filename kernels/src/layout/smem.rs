@@ -65,8 +65,8 @@ impl SmemLayout {
 
     /// The Q block of one warpgroup in one stage.
     #[inline(always)]
-    pub const fn q_block(&self, config: TileConfig, stage: u32, warpgroup: u32) -> u32 {
-        self.q + (stage * config.math_warpgroups() + warpgroup) * config.q_warpgroup_bytes()
+    pub const fn q_block(&self, config: TileConfig, stage: u32, warpgroup_idx: u32) -> u32 {
+        self.q + (stage * config.math_warpgroups() + warpgroup_idx) * config.q_warpgroup_bytes()
     }
 }
 
