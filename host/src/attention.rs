@@ -75,8 +75,8 @@ impl Attention {
     /// Computes attention into new tensors of the current context, and returns when the work is done.
     ///
     /// Shapes: `q` is `[batch, seqlen_q, num_heads, head_dim]`, `k` and `v` are `[batch, seqlen_k, num_heads_k, head_dim]`; see
-    /// [`raw::forward`]. The work runs on the legacy default stream, so it follows whatever was enqueued on cust's streams before, and it
-    /// cannot be captured into a graph.
+    /// [`raw::forward`]. The work runs on the legacy default stream, so it follows whatever was enqueued before on cust's streams, but for
+    /// those that were made `NON_BLOCKING`, and it cannot be captured into a graph.
     ///
     /// # Errors
     ///
@@ -132,7 +132,9 @@ impl Attention {
     ///
     /// Until the work on `stream` is done (in every replay, if `stream` is being captured) all tensors stay allocated, nothing else
     /// writes `q`, `k` and `v`, and nothing else reads or writes `o` and `lse`; their borrows end with this call, so the compiler does
-    /// not see to it. All of them, and `stream`, belong to the context that is current on this thread.
+    /// not see to it. Work enqueued earlier counts too, unless `stream` follows it: [`Tensor::zeroed`] and [`Tensor::from_slice`] work on
+    /// the legacy default stream, which a `NON_BLOCKING` stream does not follow. All tensors, and `stream`, belong to the context that is
+    /// current on this thread.
     pub unsafe fn forward_into<'a, 'o, T: Element>(
         &self,
         q: impl Into<TensorView<'a, T>>,

@@ -84,7 +84,8 @@ pub enum Error {
         source: std::io::Error,
     },
 
-    /// Another call of the driver failed. An error of `cuStreamSynchronize` may stem from earlier work of the stream.
+    /// Another call of the driver failed. Its error may stem from earlier work of the context. `cuStreamSynchronize` is called behind a
+    /// launch.
     #[error("{call} failed: {code}")]
     Driver {
         /// The driver's function.

@@ -24,9 +24,10 @@
 //!
 //! - [`Attention`], [`Tensor`], [`TensorView`]: for users of the crate `cust` (feature `cust`, on by default). [`Attention::forward`] is
 //!   safe and waits; [`Attention::forward_into`] is unsafe and enqueues.
-//! - [`raw`]: device addresses, a raw stream and the current context, for users of candle, cudarc, burn or anything else. With
-//!   `default-features = false` nothing else is built, and building it takes no environment variable.
+//! - [`raw`]: device addresses, a raw stream and the current context, for users of candle, cudarc, burn or anything else.
 //! - [`mod@reference`]: the same attention on the CPU, to judge results by.
+//!
+//! With `default-features = false` the last two remain, and building them takes no environment variable.
 //!
 //! # What is computed
 //!
@@ -37,8 +38,11 @@
 //! | lengths | seqlen_q and seqlen_k independent, 0 to 2^31 - 1025, no multiples of anything |
 //! | mask | none, or causal, aligned to the bottom right: query `i` sees key `j <= i + seqlen_k - seqlen_q` |
 //! | heads | num_heads any multiple of num_heads_k |
-//! | strides | multiples of 8 elements, batch, sequence and heads in any order ([`Layout`]); 0 broadcasts an input over batch or heads |
+//! | strides | multiples of 8 elements below 2^39, batch, sequence and heads in any order ([`Layout`]); 0 broadcasts an input over batch or heads |
 //! | GPU | compute capability 9.0: H100, H200, GH200 and their kin |
+//!
+//! Not there: backward, dropout, sequences of several lengths packed in one tensor, sliding windows, soft cap, attention sinks, a head_dim of V
+//! other than that of Q and K, paged keys, a split over the keys for decoding, FP8.
 //!
 //! Results are bitwise repeatable, and a row's result does not depend on the rest of the batch.
 //!

@@ -1,5 +1,5 @@
 //! The layer below every other: device addresses, a raw stream, the caller's current context. For users of candle, cudarc, burn or any
-//! other owner of device memory; with `default-features = false` it is all that is built.
+//! other owner of device memory; there with `default-features = false` too.
 //!
 //! ```no_run
 //! use hopper_attention::{DType, Layout, raw};
@@ -24,8 +24,8 @@ use crate::{DType, Dim, Error, Layout, kernels, launch};
 
 /// A tensor `[batch, seqlen, heads, head_dim]` in device memory, owned by the caller.
 ///
-/// The address is a multiple of 16 bytes, every stride a multiple of 8 elements, and head_dim contiguous: what the copy engine (TMA)
-/// asks for. An empty tensor may have any address, null included.
+/// The address is a multiple of 16 bytes, every stride a multiple of 8 elements and below 2^39, and head_dim contiguous: what the copy
+/// engine (TMA) asks for. An empty tensor may have any address, null included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tensor4 {
     /// Device address of element `[0, 0, 0, 0]`.
@@ -77,9 +77,9 @@ pub struct Options {
     pub causal: bool,
     /// Factor of the logits, finite and above 0; `None` means `1 / sqrt(head_dim)`.
     pub softmax_scale: Option<f32>,
-    /// Asks the driver of every address whether it is memory of the current context, and returns [`Error::Invalid`] where it is not,
-    /// instead of a fault that ruins the context. Costs some hundred nanoseconds an address, so it is off by default; memory of
-    /// another device is refused then, even where peer access would allow it.
+    /// Asks the driver of each tensor's address whether it is memory of the current context, and returns [`Error::Invalid`] where it is not,
+    /// instead of a fault that ruins the context. Whether the allocation is long enough is not asked. Costs some hundred nanoseconds an
+    /// address, so it is off by default; memory of another device is refused then, even where peer access would allow it.
     pub check_addresses: bool,
 }
 
@@ -108,6 +108,7 @@ pub struct Options {
 /// From this call until the work on `stream` is done, in every replay where it was captured:
 /// - `q`, `k`, `v`, `o` and `lse` describe allocated memory that the current context's device can reach, all of it, strides included;
 /// - nothing else writes the inputs, and nothing else reads or writes `o` and `lse`;
+/// - what a capture records on `stream` stays in that order (nobody calls `cuStreamUpdateCaptureDependencies`);
 ///
 /// and `stream` is a live stream.
 pub unsafe fn forward(

@@ -41,7 +41,8 @@ impl<T: Element> Tensor<T> {
         Ok(Self { buffer, layout, element: PhantomData })
     }
 
-    /// Copies elements, laid out as `layout` says, to new device memory.
+    /// Copies elements, laid out as `layout` says, to new device memory: on the legacy default stream, which `NON_BLOCKING` streams do not
+    /// follow, and perhaps not yet complete on return.
     ///
     /// # Errors
     ///
@@ -51,7 +52,8 @@ impl<T: Element> Tensor<T> {
         Self::new(DeviceBuffer::from_slice(bytemuck::cast_slice(values))?, layout)
     }
 
-    /// New device memory that holds zeros, as many as `layout` spans.
+    /// New device memory that holds zeros, as many as `layout` spans: set on the legacy default stream, which `NON_BLOCKING` streams do not
+    /// follow, and perhaps not yet on return.
     ///
     /// # Errors
     ///

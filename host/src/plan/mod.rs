@@ -131,7 +131,7 @@ impl Shape {
         same(("v", v), ("k", k), &[Dim::Batch, Dim::Seqlen, Dim::Heads, Dim::HeadDim])?;
         let [batch, seqlen_q, heads, head_dim] = q.layout.shape;
         let [_, seqlen_k, heads_k, _] = k.layout.shape;
-        // 0 is a multiple of 0 only.
+        // Only 0 is a multiple of 0.
         if !heads.is_multiple_of(heads_k) {
             return Err(Error::invalid("q.heads", heads, format!("a multiple of k.heads = {heads_k}")));
         }

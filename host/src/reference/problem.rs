@@ -74,7 +74,7 @@ impl<'a, T: ReferenceElement> Problem<'a, T> {
             let requirement = format!("of the batch and head_dim of q: {batch} and {head_dim}");
             return Err(Error::invalid("k.shape", format!("{:?}", k.shape()), requirement));
         }
-        // 0 is a multiple of everything, and nothing else is a multiple of 0.
+        // Only 0 is a multiple of 0.
         if !num_heads.is_multiple_of(num_heads_k) {
             return Err(Error::invalid("q.heads", num_heads, format!("a multiple of k.heads: {num_heads_k}")));
         }
