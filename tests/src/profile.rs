@@ -1,4 +1,5 @@
-//! How much is tested: everything on a GPU, a small part where a slow emulator stands in for it. Decided here and nowhere else.
+//! How much is tested: everything on a GPU; where an emulator stands in for it, every kernel and every test that fits, with fewer and
+//! smaller cases. Decided here and nowhere else.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -13,7 +14,7 @@ pub const CASES_VARIABLE: &str = "HOPPER_ATTENTION_PROPERTY_CASES";
 pub enum Profile {
     /// A GPU.
     Gpu,
-    /// A CPU that interprets the kernels, some ten million instructions a second.
+    /// A CPU that interprets the kernels, at some hundred MFLOP/s.
     Emulator,
 }
 
@@ -73,14 +74,16 @@ impl Profile {
         }
     }
 
-    /// Pairs (seqlen_q, seqlen_k) of the named lists.
-    pub fn lengths(self) -> Vec<(usize, usize)> {
-        LENGTHS.into_iter().filter(|&(q, k)| self == Self::Gpu || q.max(k) <= 256).collect()
-    }
-
-    /// Sizes of a head.
-    pub fn head_dims(self) -> Vec<usize> {
-        HEAD_DIMS.into_iter().filter(|&head_dim| self == Self::Gpu || [8, 72, 128, 256].contains(&head_dim)).collect()
+    /// Sizes of a head, each with its pairs (seqlen_q, seqlen_k) of the named lists: all of them on a GPU; else the short ones, shared out
+    /// among three neighbouring sizes.
+    pub fn head_dims_and_lengths(self) -> Vec<(usize, Vec<(usize, usize)>)> {
+        let lengths = |turn: usize| -> Vec<(usize, usize)> {
+            match self {
+                Self::Gpu => LENGTHS.to_vec(),
+                Self::Emulator => LENGTHS.into_iter().filter(|&(q, k)| q.max(k) <= 256).skip(turn % 3).step_by(3).collect(),
+            }
+        };
+        HEAD_DIMS.into_iter().enumerate().map(|(turn, head_dim)| (head_dim, lengths(turn))).collect()
     }
 
     /// `on_gpu` on a GPU, else `on_emulator`.

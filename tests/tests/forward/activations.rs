@@ -2,16 +2,12 @@
 
 use half::{bf16, f16};
 use hopper_attention_tests::activations::{self, Activations};
-use hopper_attention_tests::{Case, DeviceTest, ElementType, Failure, Inputs, Profile, check_inputs, ensure};
+use hopper_attention_tests::{Case, DeviceTest, ElementType, Failure, Inputs, check_inputs, ensure};
 
 pub fn tests() -> Vec<DeviceTest> {
     let mut tests = Vec::new();
     let files = activations::all().unwrap_or_else(|failure| panic!("the files are part of this program: {failure}"));
     for file in files {
-        // An interpreter takes minutes for the long ones.
-        if Profile::get() == Profile::Emulator && file.shape[1] > 100 {
-            continue;
-        }
         let copy = file.clone();
         tests.push(DeviceTest::new(format!("activations::{}_f16", file.name), move || as_stored(&file)));
         tests.push(DeviceTest::new(format!("activations::{}_bf16", copy.name), move || in_bf16(&copy)));

@@ -8,7 +8,7 @@ mod shapes;
 mod values;
 
 use hopper_attention_kernels::config::{FORWARD, TileConfig};
-use hopper_attention_tests::{DeviceTest, ElementType, Profile, trials};
+use hopper_attention_tests::{DeviceTest, ElementType, trials};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -19,17 +19,14 @@ fn main() -> ExitCode {
 /// A kernel of the library: its tiles and its element type.
 type Kernel = (TileConfig, ElementType);
 
-/// One test for each kernel of the library (a few of them on the emulator), named `<name>::<kernel>`.
+/// One test for each kernel of the library, named `<name>::<kernel>`.
 fn for_each_kernel<F>(name: &str, body: F) -> Vec<DeviceTest>
 where
     F: Fn(Kernel) -> Result<(), hopper_attention_tests::Failure> + Copy + Send + 'static,
 {
     let all = FORWARD.into_iter().flat_map(|config| ElementType::ALL.into_iter().map(move |dtype| (config, dtype)));
-    let kept = |&(config, dtype): &Kernel| {
-        Profile::get() == Profile::Gpu || config.head_dim == 64 || (config.head_dim == 128 && dtype == ElementType::Bf16)
-    };
     let test = |kernel: Kernel| DeviceTest::new(format!("{name}::{}", kernel_name(kernel)), move || body(kernel));
-    all.filter(kept).map(test).collect()
+    all.map(test).collect()
 }
 
 fn kernel_name((config, dtype): Kernel) -> String {
