@@ -32,6 +32,11 @@ pub const WARPGROUP_THREADS: u32 = 128;
 pub const KV_STAGES: u32 = 2;
 /// Bytes kept behind the tiles for mbarriers and for the ranks of the tiles under way.
 pub const BARRIER_BYTES: u32 = 256;
+/// Registers of an SM.
+const REGISTER_FILE: u32 = 64 * 1024;
+/// The running maximum (its absolute value, in log2 units) from which logits are scaled and rounded before it is subtracted: from here on
+/// an ulp of it is 1, and its rounding, which a fused multiply-add would undo, would move P by a factor of more than sqrt 2.
+pub const ROUND_FIRST: f32 = (1 << 23) as f32;
 /// Shared memory that one CTA can have on compute capability 9.0.
 pub const MAX_SMEM_BYTES: u32 = 227 * 1024;
 
@@ -108,7 +113,10 @@ impl TileConfig {
         assert!(self.q_stages == 1 || self.q_stages == 2);
         assert!(self.smem_bytes() <= MAX_SMEM_BYTES, "shared memory");
         let (producer, math) = self.registers();
-        assert!(WARPGROUP_THREADS * (producer + math * self.math_warpgroups()) <= 64 * 1024, "register file");
+        let launched = REGISTER_FILE / self.threads() / 8 * 8;
+        assert!(producer.is_multiple_of(8) && math.is_multiple_of(8) && producer >= 24 && math <= 256, "what setmaxnreg takes");
+        assert!(producer <= launched && launched <= math, "producers shrink, math warpgroups grow");
+        assert!(producer + math * self.math_warpgroups() <= launched * (1 + self.math_warpgroups()), "the pool of a CTA");
         // S, P and O live in registers at once, beside about 24 for addresses and the softmax state.
         assert!(self.tile_n / 2 + self.tile_n / 4 + self.head_dim / 2 + 24 <= math, "registers of a math thread");
     }

@@ -22,12 +22,8 @@ use super::rows::{self, Attention, Row};
 use super::{Problem, ReferenceElement};
 use crate::Error;
 use hopper_attention_kernels::block_range::block_range;
-use hopper_attention_kernels::config::{TileConfig, WARPGROUP_ROWS, forward_config};
+use hopper_attention_kernels::config::{ROUND_FIRST, TileConfig, WARPGROUP_ROWS, forward_config};
 use hopper_attention_kernels::params::MAX_SEQLEN;
-
-/// |ms| from which S * scale_log2 is rounded before the subtraction: a unit in the last place of ms is 1 from here on, and its rounding,
-/// which a fused multiply-add would undo, would move P by more than sqrt 2.
-const ROUND_FIRST: f32 = (1 << 23) as f32;
 
 /// O `[batch, seqlen_q, num_heads, head_dim]` and the log-sum-exp `[batch, num_heads, seqlen_q]`.
 ///

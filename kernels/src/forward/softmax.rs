@@ -15,12 +15,10 @@
 //!   sqrt 2, the product is rounded first instead, as m was.
 
 use super::Kernel;
+use crate::config::ROUND_FIRST;
 use crate::layout::fragment::{ROWS_PER_THREAD, row_of};
 use crate::ptx::wgmma::Accumulator;
 use crate::ptx::{math, warp};
-
-/// |m| from which products are rounded before the subtraction: from here on an ulp of m is 1.
-const ROUND_FIRST: f32 = (1 << 23) as f32;
 
 /// The running state of a thread's two rows.
 pub(super) struct Softmax {

@@ -51,4 +51,25 @@ mod tests {
         }
         assert!(owners.iter().flatten().all(|&count| count == 1));
     }
+
+    /// Read off the figure of the PTX ISA: (warp, lane, register) holds (row, column).
+    #[test]
+    fn as_the_manual_draws_it() {
+        let figure = [
+            ((0, 0, 0), (0, 0)),
+            ((0, 0, 1), (0, 1)),
+            ((0, 0, 2), (8, 0)),
+            ((0, 0, 4), (0, 8)),
+            ((0, 1, 0), (0, 2)),
+            ((0, 3, 3), (8, 7)),
+            ((0, 4, 0), (1, 0)),
+            ((0, 31, 7), (15, 15)),
+            ((1, 0, 0), (16, 0)),
+            ((3, 31, 3), (63, 7)),
+        ];
+        for ((warp, lane, register), place) in figure {
+            let row = first_row(warp, lane) + ROW_STEP * row_of(register) as u32;
+            assert_eq!((row, first_column(lane) + column_of(register)), place, "warp {warp}, lane {lane}, register {register}");
+        }
+    }
 }

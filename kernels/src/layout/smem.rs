@@ -83,20 +83,46 @@ const _: () = assert!(4 * RING_BYTES + STAGES * RANK_BYTES <= BARRIER_BYTES && K
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
     use crate::config::FORWARD;
     use crate::layout::descriptor::SWIZZLE_ATOM_BYTES;
+    use std::vec::Vec;
+
+    /// Every part as (name, start, bytes, alignment).
+    fn parts(config: TileConfig, layout: SmemLayout) -> Vec<(&'static str, u32, u32, u32)> {
+        let mut parts = Vec::new();
+        for stage in 0..config.q_stages {
+            for warpgroup in 0..config.math_warpgroups() {
+                parts.push(("Q", layout.q_block(config, stage, warpgroup), config.q_warpgroup_bytes(), SWIZZLE_ATOM_BYTES));
+            }
+        }
+        for stage in 0..KV_STAGES {
+            parts.push(("K", layout.k + stage * config.kv_bytes(), config.kv_bytes(), SWIZZLE_ATOM_BYTES));
+            parts.push(("V", layout.v + stage * config.kv_bytes(), config.kv_bytes(), SWIZZLE_ATOM_BYTES));
+        }
+        for ring in [layout.q_barriers, layout.k_barriers, layout.v_barriers, layout.rank_barriers] {
+            parts.push(("barriers", ring, RING_BYTES, MBARRIER_BYTES));
+        }
+        parts.push(("ranks", layout.ranks, RANK_STAGES * RANK_BYTES, RANK_BYTES));
+        parts
+    }
 
     #[test]
-    fn parts_are_aligned_and_fit() {
+    fn parts_are_aligned_apart_and_fit() {
         for config in FORWARD {
-            let layout = SmemLayout::new(config, 1024);
-            for address in [layout.q, layout.k, layout.v, layout.q_block(config, config.q_stages - 1, 1)] {
-                assert_eq!(address % SWIZZLE_ATOM_BYTES, 0, "{config:?}");
+            let mut parts = parts(config, SmemLayout::new(config, 1024));
+            parts.sort_by_key(|&(_, start, ..)| start);
+            assert_eq!(parts[0].1, 1024);
+            for &(name, start, _, alignment) in &parts {
+                assert_eq!(start % alignment, 0, "{name} of {config:?}");
             }
-            assert_eq!(config.kv_bytes() % SWIZZLE_ATOM_BYTES, 0);
+            for pair in parts.windows(2) {
+                assert!(pair[0].1 + pair[0].2 <= pair[1].1, "{pair:?} of {config:?}");
+            }
+            let &(_, start, bytes, _) = parts.last().unwrap();
+            assert!(start + bytes <= 1024 + config.smem_bytes(), "{config:?}");
             assert_eq!(kv_panel_bytes(config) % SWIZZLE_ATOM_BYTES, 0);
-            assert!(layout.ranks + RANK_STAGES * RANK_BYTES <= 1024 + config.smem_bytes());
         }
     }
 }

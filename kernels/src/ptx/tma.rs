@@ -80,16 +80,3 @@ pub unsafe fn wait_group() {
     // SAFETY: scope is the caller's; memory is clobbered, so no access moves before the wait.
     unsafe { asm!("cp.async.bulk.wait_group 0;", options(nostack)) }
 }
-
-/// Brings a tensor map into the descriptor cache.
-///
-/// # Safety
-/// `map` is the generic address of a tensor map.
-///
-/// # PTX
-/// `prefetch.tensormap [map];`
-#[inline(always)]
-pub unsafe fn prefetch_map(map: u64) {
-    // SAFETY: address is the caller's; a hint without effect on memory.
-    unsafe { asm!("prefetch.tensormap [{map}];", map = in(reg64) map, options(nostack)) }
-}
