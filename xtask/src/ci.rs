@@ -1,5 +1,7 @@
 //! `cargo xtask ci`: everything that can be checked without a GPU, in the order in which failures explain each other.
 
+use crate::demo;
+use crate::device::{DRIVER_VARIABLE, Device, Wanted};
 use crate::ptx;
 use crate::setup;
 use crate::tally::Tally;
@@ -24,13 +26,18 @@ struct Row {
 /// A step's name, and what it does; it adds the tests that it ran.
 type Step = (&'static str, fn(&mut Tally) -> Result<()>);
 
-const STEPS: [Step; 9] = [
+/// Orders in which the emulator executes the device tests (`cargo xtask test --schedules`).
+const SCHEDULES: [u32; 3] = [0, 1, 2];
+
+const STEPS: [Step; 11] = [
     ("format", format),
     ("tools", tools),
     ("ptx is fresh", fresh_ptx),
     ("clippy", clippy),
     ("clippy, device", device_clippy),
     ("tests", tests),
+    ("device tests", device_tests),
+    ("demo", demonstration),
     ("examples", examples),
     ("rust-version", rust_version),
     ("documentation", documentation),
@@ -59,9 +66,11 @@ pub fn run() -> Result<()> {
             failure.as_deref().map_or("ok".to_owned(), |failure| format!("FAILED: {}", failure.lines().next().unwrap_or_default()));
         let tests = if *tally == Tally::default() { String::new() } else { format!(" ({tally})") };
         println!("{name:16} {:>5.0} s  {outcome}{tests}", took.as_secs_f64());
-        total += *tally;
+        total += tally;
     }
-    println!("{:16} {:>5.0} s\n\n{total}", "all", start.elapsed().as_secs_f64());
+    println!("{:16} {:>5.0} s\n", "all", start.elapsed().as_secs_f64());
+    total.reasons().iter().for_each(|line| println!("{line}"));
+    println!("{total}");
     let failed: Vec<_> = rows.iter().filter(|row| row.failure.is_some()).map(|row| row.name).collect();
     ensure!(failed.is_empty(), "{} of {} steps failed: {}", failed.len(), rows.len(), failed.join("; "));
     Ok(())
@@ -103,28 +112,44 @@ fn device_clippy(_: &mut Tally) -> Result<()> {
 }
 
 fn tests(tally: &mut Tally) -> Result<()> {
-    let (rust, rust_passed) = test::on_host()?;
-    *tally += rust;
-    println!("the device tests are built, and among the {} skipped", rust.skipped);
-    let (python, python_passed) = test::scripts()?;
-    *tally += python;
-    ensure!(rust_passed && python_passed, "tests failed (see above)");
+    *tally += &test::on_host(None)?;
+    *tally += &test::scripts()?;
+    ensure!(tally.failed == 0, "tests failed (see above)");
     Ok(())
+}
+
+fn device_tests(tally: &mut Tally) -> Result<()> {
+    *tally += &test::on_device(&emulator()?, &SCHEDULES, None)?;
+    ensure!(tally.failed == 0, "tests failed (see above)");
+    Ok(())
+}
+
+/// The emulator, also where there is a GPU: the same on every machine.
+fn emulator() -> Result<Device> {
+    Device::find(Wanted::Emulator)
+}
+
+fn demonstration(_: &mut Tally) -> Result<()> {
+    demo::run(&demo::Options { device: Wanted::Emulator })
 }
 
 /// What the examples exit with where there is no driver or no Hopper GPU.
 const NO_DEVICE: i32 = 2;
 
-/// Builds each example as a crate elsewhere would be, and starts it: it must start without a driver, too.
+/// Builds each example as a crate elsewhere would be, and starts it: it must start without a driver, too, and be right on the emulator.
 fn examples(_: &mut Tally) -> Result<()> {
+    let nowhere = vec![(DRIVER_VARIABLE, "/nonexistent/libcuda.so.1".into())];
+    let machines = [("without a driver", nowhere, NO_DEVICE), ("on the emulator", emulator()?.environment()?, 0)];
     for manifest in example_manifests()? {
         let mut build = example_cargo("build", &manifest)?;
         let messages = stdout_of(build.args(["--message-format", "json-render-diagnostics"]))?;
         for (_, name, program) in artifacts(&messages) {
-            let status = Command::new(&program).status().with_context(|| format!("cannot start {}", program.display()))?;
-            let known = [Some(0), Some(NO_DEVICE)].contains(&status.code());
-            ensure!(known, "example {name}: {status}, and not 0 (right) or {NO_DEVICE} (this machine has no Hopper GPU)");
-            println!("example {name}: builds and starts; {status}");
+            for (machine, environment, expected) in &machines {
+                let status = Command::new(&program).envs(environment.iter().cloned()).status();
+                let status = status.with_context(|| format!("cannot start {}", program.display()))?;
+                ensure!(status.code() == Some(*expected), "example {name} {machine}: {status}, and not {expected}");
+                println!("example {name} {machine}: {status}, as it should be");
+            }
         }
     }
     Ok(())

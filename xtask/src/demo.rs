@@ -1,20 +1,25 @@
 //! `cargo xtask demo`: attention on activations of a real model, by the command line of the library.
 
-use crate::device;
+use crate::device::{Device, Wanted};
 use crate::workspace::{artifacts, cargo, line, root, shown, stdout_of};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+/// Options of `cargo xtask demo`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// What computes; for auto and gpu HOPPER_ATTENTION_DRIVER may name another driver
+    #[arg(long, value_enum, default_value_t = Wanted::Auto)]
+    pub device: Wanted,
+}
+
 /// Runs the command.
-pub fn run() -> Result<()> {
-    let device = device::available().map_err(|why| {
-        anyhow::anyhow!(
-            "{why}. The demo computes on an H100, H200 or GH200; elsewhere `cargo xtask test` checks the CPU references on the same files"
-        )
-    })?;
+pub fn run(options: &Options) -> Result<()> {
+    let device = Device::find(options.device)?;
     println!("attention on {device}, compared with results computed in float64");
+    let environment = device.environment()?;
     let mut build = cargo();
     build.args(["build", "--release", "--package", "hopper-attention", "--features", "cli", "--message-format", "json-render-diagnostics"]);
     let built = artifacts(&stdout_of(&mut build)?);
@@ -23,7 +28,7 @@ pub fn run() -> Result<()> {
     let mut failed = Vec::new();
     for file in &files {
         let mut command = Command::new(program);
-        command.arg(file).args(["--compare", "file"]);
+        command.arg(file).args(["--compare", "file"]).envs(environment.iter().cloned());
         println!("\n{}", line(&command));
         if !command.status().with_context(|| format!("cannot start {}", program.display()))?.success() {
             failed.push(shown(file));
@@ -32,7 +37,7 @@ pub fn run() -> Result<()> {
     if !failed.is_empty() {
         bail!("{} of {} files failed: {}", failed.len(), files.len(), failed.join(", "));
     }
-    println!("\n{} of {} files agree", files.len(), files.len());
+    println!("\n{} of {} files agree, computed on {device}", files.len(), files.len());
     Ok(())
 }
 

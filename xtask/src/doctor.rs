@@ -1,6 +1,7 @@
 //! `cargo xtask doctor`: what is installed, what is missing, and how to get it.
 
-use crate::device;
+use crate::device::{self, Gpu};
+use crate::emulator;
 use crate::toolchain;
 use crate::tools::{self, RELEASE, Tools};
 use crate::workspace::{output_of, shown};
@@ -87,17 +88,18 @@ fn device_rows() -> Vec<Row> {
     let gpus = device::gpus();
     let driver = gpus.first().map(|gpu| gpu.driver.clone()).ok_or_else(|| "NVIDIA's driver, from your distribution".to_owned());
     let names: Vec<_> = gpus.iter().map(|gpu| format!("{} (compute capability {})", gpu.name, gpu.compute_capability)).collect();
-    let hopper = gpus.iter().any(|gpu| gpu.compute_capability == "9.0");
+    let hopper = gpus.iter().any(Gpu::is_hopper);
     let needed = "an H100, H200 or GH200 (compute capability 9.0)";
     let gpu = match (hopper, names.is_empty()) {
         (true, _) => Ok(names.join(", ")),
         (false, true) => Err(format!("{needed}; `cargo xtask bundle` makes a folder to run on such a machine")),
         (false, false) => Err(format!("{needed}; found {}", names.join(", "))),
     };
-    let purpose = "test --device gpu, bench, demo";
+    let purpose = "bench; test, demo at full speed";
     vec![
         Row { what: "NVIDIA driver", purpose, need: Need::Optional, found: driver },
         Row { what: "Hopper GPU", purpose, need: Need::Optional, found: gpu },
+        Row { what: "emulator", purpose: "test, demo without a GPU; ci", need: Need::Optional, found: Ok(emulator::found()) },
     ]
 }
 

@@ -8,6 +8,7 @@ mod ci;
 mod demo;
 mod device;
 mod doctor;
+mod emulator;
 mod ptx;
 mod setup;
 mod tally;
@@ -31,19 +32,19 @@ struct Arguments {
 enum Command {
     /// Build host/ptx/ from the kernels' source, and let ptxas judge it
     Ptx(ptx::Options),
-    /// Run the tests: on the CPU, and on a Hopper GPU where there is one
+    /// Run the tests; those that need a device on a Hopper GPU, or on the emulator
     Test(test::Options),
     /// Measure, record and draw (benches/README.md)
     Bench(bench::Options),
     /// Attention on activations of a real model, compared with the float64 result beside them
-    Demo,
+    Demo(demo::Options),
     /// Show what is installed, what is missing, and how to get it
     Doctor,
     /// Install ptxas and nvdisasm into target/tools (needs python3 and a network)
     Setup,
     /// Make a folder with the device tests and the benchmark for a GPU machine without Rust
     Bundle(bundle::Options),
-    /// Check everything that needs no GPU
+    /// Check everything that needs no GPU; the device tests run on the emulator
     Ci,
 }
 
@@ -52,7 +53,7 @@ fn run(command: Command) -> Result<()> {
         Command::Ptx(options) => ptx::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Bench(options) => bench::run(&options),
-        Command::Demo => demo::run(),
+        Command::Demo(options) => demo::run(&options),
         Command::Doctor => doctor::run(),
         Command::Setup => setup::run(),
         Command::Bundle(options) => bundle::run(&options),

@@ -1,31 +1,49 @@
-//! `cargo xtask test`: all tests of the workspace. Those that need a device say so and are counted where there is none.
+//! `cargo xtask test`: all tests of the workspace. Those that need a device run on a Hopper GPU, or on the emulator; what does not run is
+//! counted, with the reason.
 
-use crate::device;
+use crate::device::{DRIVER_VARIABLE, Device, Wanted};
+use crate::emulator::Schedule;
 use crate::tally::{Tally, parse_unittest, run_tests};
 use crate::workspace::{cargo, line, output_of, root};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use std::process::Command;
 
 /// The package that holds the device tests and the benchmark.
 pub const PACKAGE: &str = "hopper-attention-tests";
 
-/// Whether the device tests run.
+/// Where the device tests run, if they do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Device {
-    /// They run where a Hopper GPU is found
+pub enum Choice {
+    /// On a Hopper GPU where one is found, else on the emulator
     Auto,
-    /// They run, and it is an error if no Hopper GPU is found
+    /// On a Hopper GPU; it is an error if none is found
     Gpu,
-    /// They are built and counted
+    /// On the emulator, which executes the same PTX on the CPU: every kernel, smaller cases
+    Emulator,
+    /// Nowhere: they are built and counted
     None,
+}
+
+impl Choice {
+    fn wanted(self) -> Option<Wanted> {
+        match self {
+            Self::Auto => Some(Wanted::Auto),
+            Self::Gpu => Some(Wanted::Gpu),
+            Self::Emulator => Some(Wanted::Emulator),
+            Self::None => None,
+        }
+    }
 }
 
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// What becomes of the device tests
-    #[arg(long, value_enum, default_value_t = Device::Auto)]
-    pub device: Device,
+    /// Where the device tests run; for auto and gpu HOPPER_ATTENTION_DRIVER may name another driver
+    #[arg(long, value_enum, default_value_t = Choice::Auto)]
+    pub device: Choice,
+    /// On the emulator, the device tests run once for each of these orders of execution, such as 0,1,2; odd ones have 3 multiprocessors
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [0])]
+    pub schedules: Vec<u32>,
     /// Only tests whose name contains this
     #[arg(value_name = "FILTER")]
     pub filter: Option<String>,
@@ -33,58 +51,88 @@ pub struct Options {
 
 /// Runs the command.
 pub fn run(options: &Options) -> Result<()> {
-    let available = device::available();
-    let mut command = command();
-    match (options.device, &available) {
-        (Device::Gpu, Err(why)) => bail!("{why}: --device none builds and counts the device tests"),
-        (Device::None, _) => without_device(&mut command),
-        (_, Ok(device)) => {
-            println!("device tests run on {device}");
-            // Optimised: the references on the CPU take most of the time.
-            command.arg("--release").env("HOPPER_ATTENTION_REQUIRE_DEVICE", "1");
+    let device = options.device.wanted().map(Device::find).transpose()?;
+    let filter = options.filter.as_deref();
+    let mut tally = Tally::default();
+    match &device {
+        Some(device) => {
+            println!("the device tests will run on {device}; first the others");
+            tally += &on_host(filter)?;
+            tally += &on_device(device, &options.schedules, filter)?;
         }
-        (_, Err(why)) => println!("device tests do NOT run: {why}"),
+        None => tally += &everything_on_host(filter)?,
     }
-    let (mut tally, mut passed) = run_tests(command.args(&options.filter))?;
-    if options.filter.is_none() {
-        let (scripts, scripts_passed) = scripts()?;
-        tally += scripts;
-        passed &= scripts_passed;
+    if filter.is_none() {
+        tally += &scripts()?;
     }
     println!("\n{tally}");
-    if let (Device::Auto, Err(why)) = (options.device, available) {
-        println!("The device tests did not run: {why}.");
+    tally.reasons().iter().for_each(|line| println!("{line}"));
+    match &device {
+        Some(device) => println!("The device tests ran on {device}."),
+        None => println!("The device tests did not run: --device auto runs them."),
     }
-    ensure!(passed, "tests failed (see above)");
+    ensure!(tally.failed == 0, "tests failed (see above)");
     Ok(())
 }
 
-/// The tests that run without a device, with the others built and counted as skipped.
-pub fn on_host() -> Result<(Tally, bool)> {
-    let mut command = command();
-    without_device(&mut command);
-    run_tests(&mut command)
+/// The tests that need no device, as on a machine without a driver.
+pub fn on_host(filter: Option<&str>) -> Result<Tally> {
+    run_tests(host_tests().args(["--exclude", PACKAGE]).args(filter))
+}
+
+/// The same, with the device tests built and counted as skipped.
+fn everything_on_host(filter: Option<&str>) -> Result<Tally> {
+    run_tests(host_tests().args(filter))
+}
+
+fn host_tests() -> Command {
+    let mut command = cargo();
+    // The command line's own tests need its feature.
+    command.args(["test", "--no-fail-fast", "--workspace", "--features", "hopper-attention/cli"]);
+    command.env(DRIVER_VARIABLE, "/nonexistent/libcuda.so.1");
+    command
+}
+
+/// The device tests' package; on the emulator once for each of `schedules`.
+pub fn on_device(device: &Device, schedules: &[u32], filter: Option<&str>) -> Result<Tally> {
+    let environment = device.environment()?;
+    let command = || {
+        let mut command = cargo();
+        // Optimised: the references on the CPU take most of a GPU's time.
+        command.args(["test", "--no-fail-fast", "--release", "--package", PACKAGE]).args(filter);
+        command.env("HOPPER_ATTENTION_REQUIRE_DEVICE", "1").envs(environment.iter().cloned());
+        command
+    };
+    if !matches!(device, Device::Emulator(_)) {
+        println!("\nthe device tests on {device}");
+        return run_tests(&mut command());
+    }
+    let mut tally = Tally::default();
+    for (turn, &number) in schedules.iter().enumerate() {
+        let schedule = Schedule::new(number);
+        println!("\nthe device tests on {device}: {schedule}");
+        let mut command = command();
+        command.envs(schedule.environment());
+        if turn == 0 {
+            tally += &run_tests(&mut command)?;
+        } else {
+            // Without the package's unit tests, to which a schedule means nothing.
+            tally.add_run(&run_tests(command.args(["--test", "*"]))?);
+        }
+    }
+    Ok(tally)
 }
 
 /// The tests of the benchmark's Python side; they need neither PyTorch nor a GPU.
-pub fn scripts() -> Result<(Tally, bool)> {
+pub fn scripts() -> Result<Tally> {
     let mut command = Command::new("python3");
     command.current_dir(root()).env("PYTHONDONTWRITEBYTECODE", "1").args(["-m", "unittest", "discover", "benches"]);
     let output = output_of(&mut command).context("python3 is needed to test benches/*.py")?;
     let text = String::from_utf8_lossy(&output.stderr);
     print!("{text}");
-    let tally = parse_unittest(&text).with_context(|| format!("not understood: {}", line(&command)))?;
-    Ok((tally, output.status.success()))
-}
-
-fn command() -> Command {
-    let mut command = cargo();
-    // The command line's own tests need its feature.
-    command.args(["test", "--no-fail-fast", "--workspace", "--features", "hopper-attention/cli"]);
-    command
-}
-
-/// As on a machine without a driver, whatever is installed.
-fn without_device(command: &mut Command) {
-    command.env(device::DRIVER_VARIABLE, "/nonexistent/libcuda.so.1");
+    let mut tally = parse_unittest(&text).with_context(|| format!("not understood: {}", line(&command)))?;
+    if !output.status.success() {
+        tally.failed = tally.failed.max(1);
+    }
+    Ok(tally)
 }

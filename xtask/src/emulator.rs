@@ -1,0 +1,79 @@
+//! The emulator in the driver's place: a library with the driver's functions that executes the PTX on the CPU.
+
+use crate::device::{DEVICE_VARIABLE, DRIVER_VARIABLE};
+use crate::workspace::{artifacts, cargo, shown, stdout_of, target};
+use anyhow::{Context, Result};
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+
+const PACKAGE: &str = "hopper-attention-emulator";
+/// Devices that it shows: some tests need two.
+const DEVICES: &str = "2";
+
+/// Builds the library, optimised, and returns its path.
+pub fn build() -> Result<PathBuf> {
+    let mut command = cargo();
+    // In an invocation of its own: no other package's features reach it.
+    command.args(["build", "--release", "--lib", "--package", PACKAGE, "--message-format", "json-render-diagnostics"]);
+    let built = artifacts(&stdout_of(&mut command)?);
+    let library = built.into_iter().find_map(|(kind, _, path)| (kind == "cdylib").then_some(path));
+    library.context("cargo built no library of the emulator")
+}
+
+/// The library's path for messages, or that there is none yet.
+pub fn found() -> String {
+    let library = target().join("release/libhopper_attention_emulator.so");
+    if library.is_file() { shown(&library) } else { "comes with the workspace; the commands that need it build it".to_owned() }
+}
+
+/// The environment of programs that run on it. It is built first.
+pub fn environment() -> Result<Vec<(&'static str, OsString)>> {
+    Ok(vec![
+        (DRIVER_VARIABLE, build()?.into_os_string()),
+        (DEVICE_VARIABLE, "emulator".into()),
+        ("HOPPER_EMULATOR_DEVICES", DEVICES.into()),
+    ])
+}
+
+/// One way to execute the same launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// Of the order in which warps and the asynchronous units advance; 0 is a fixed one.
+    seed: u32,
+    /// Multiprocessors, where they are not a Hopper GPU's 132.
+    multiprocessors: Option<u32>,
+}
+
+impl Schedule {
+    /// Schedule `number`. On the many multiprocessors of the even ones most tests have one tile a CTA; on the few of the odd ones each CTA
+    /// computes a list of tiles, as in large launches.
+    pub fn new(number: u32) -> Self {
+        Self { seed: number, multiprocessors: (number % 2 == 1).then_some(3) }
+    }
+
+    /// The environment that chooses it.
+    pub fn environment(self) -> Vec<(&'static str, String)> {
+        let multiprocessors = self.multiprocessors.map(|count| ("HOPPER_EMULATOR_SMS", count.to_string()));
+        std::iter::once(("HOPPER_EMULATOR_SEED", self.seed.to_string())).chain(multiprocessors).collect()
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let variables: Vec<_> = self.environment().iter().map(|(name, value)| format!("{name}={value}")).collect();
+        write!(f, "schedule {} ({})", self.seed, variables.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedules_alternate_between_many_multiprocessors_and_few() {
+        assert_eq!(Schedule::new(0).to_string(), "schedule 0 (HOPPER_EMULATOR_SEED=0)");
+        assert_eq!(Schedule::new(1).to_string(), "schedule 1 (HOPPER_EMULATOR_SEED=1 HOPPER_EMULATOR_SMS=3)");
+        assert_eq!(Schedule::new(2).environment(), [("HOPPER_EMULATOR_SEED", "2".to_owned())]);
+    }
+}
