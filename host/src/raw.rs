@@ -91,6 +91,10 @@ pub struct Options {
 /// an input. The whole of `o` and `lse` is written: a row that sees no key gets `o = 0` and `lse = -inf`. With batch, num_heads or
 /// seqlen_q of 0 nothing is launched.
 ///
+/// Numbers: products and sums are f32, so results are right as long as the logits, with softmax_scale and before it, stay within f32, and so
+/// do 256 times the sums of V over the keys (P may grow to 256 before O is divided by its sum). Beyond that a logit counts as the infinity
+/// that f32 makes of it.
+///
 /// The kernel's module is loaded at its first use in a context, which takes some tenths of a second and may happen during stream
 /// capture; [`prepare`] does it ahead of time. After that a call allocates no memory, waits for nothing, and may be captured into a graph.
 ///

@@ -82,6 +82,8 @@ fn stride_bytes(name: &str, tensor: &Tensor4, dim: Dim, role: Role) -> Result<u6
     match (stride, role, dim) {
         (0, Role::Output, _) => return Err(Error::invalid(field(), stride, "above 0 elements, or rows of the output overlap")),
         (0, Role::Input, Dim::Seqlen) => return refuse("above 0 elements: only batch entries and heads can be repeated"),
+        // The driver asks of the innermost stride that rows lie apart.
+        (_, Role::Input, Dim::Seqlen) if stride < tensor.layout.extent(Dim::HeadDim) as u64 => return refuse("at least head_dim elements"),
         _ => {}
     }
     if !stride.is_multiple_of(ALIGNMENT_ELEMENTS) {
