@@ -38,6 +38,9 @@ pub(crate) unsafe fn enqueue(context: &Context, plan: &Plan, stream: CUstream) -
     let mut params = plan.params;
     if plan.draws_tiles(grid) {
         params.scheduler = context.slots.of_stream(context.driver, stream).map_err(|error| context.explain(error, stream))?;
+        if params.scheduler == 0 {
+            params.schedule = plan.static_schedule();
+        }
     }
     let mut arguments: [*mut c_void; 5] =
         [(&raw mut *q).cast(), (&raw mut *k).cast(), (&raw mut *v).cast(), (&raw mut *o).cast(), (&raw mut params).cast()];

@@ -178,7 +178,9 @@ fn strides() {
         }
         q(dim, (1 << 39) - 8).accepted();
     }
-    q(Dim::Seqlen, 0).is_unsupported("q.seqlen_stride");
+    for stride in [0, 8] {
+        q(Dim::Seqlen, stride).is_unsupported("q.seqlen_stride");
+    }
     for (dim, field) in [(Dim::Batch, "o.batch_stride"), (Dim::Seqlen, "o.seqlen_stride"), (Dim::Heads, "o.heads_stride")] {
         Arguments::new().with(|a| a.o.layout.strides[dim as usize] = 0).is_invalid(field);
     }
@@ -385,5 +387,17 @@ fn tiles_are_drawn_where_a_cta_has_more_than_one() {
         let tiles = plan.params.schedule.num_tiles();
         assert_eq!(plan.draws_tiles(plan.grid(tiles - 1)), plan.config.dynamic);
         assert!(!plan.draws_tiles(plan.grid(tiles)));
+    }
+}
+
+#[test]
+fn without_a_slot_long_sequences_are_one_section() {
+    for (seqlen, one_section) in [(4095, false), (4096, true), (16384, true)] {
+        let arguments = Arguments::of(2, seqlen, seqlen, 24, 24, 128, Layout::bshd).with(|a| a.options.causal = true);
+        let plan = arguments.with(apart).accepted();
+        let m_blocks = seqlen.div_ceil(plan.config.tile_m as usize) as u64;
+        let expected = if one_section { TileSchedule::new(2, 24, m_blocks, 48).unwrap() } else { plan.params.schedule };
+        assert_eq!(plan.static_schedule(), expected, "{seqlen}");
+        assert_ne!(plan.params.schedule, TileSchedule::new(2, 24, m_blocks, 48).unwrap(), "{seqlen}");
     }
 }
