@@ -6,9 +6,11 @@
 //! a slot of their own. The driver does not tell the id of a stream that is being captured, so its handle serves, which belongs to it
 //! for as long as the capture lasts.
 //!
-//! Where the table is crowded a launch goes without, and walks its tiles in static order. That moves no result, but takes a causal kernel
-//! longer: 1.05 times at head_dim 64, up to 1.25 times at 128 and 1.6 times at 256 (benches/recorded/h200/tried.md, "static, sections").
-//! Places are never given back, so a context comes to this after about a thousand streams and captures.
+//! Where a table is crowded a launch goes without, and walks its tiles in the order of [`crate::plan::Plan::static_schedule`]. That moves no
+//! result, but takes a causal kernel longer: up to 1.07 times at head_dim 64, 1.2 times at 128 and 1.3 times at 256
+//! (benches/recorded/h200/tried.md, "static, sections" below 4096 keys and "static" from there on). Places are never given back, so a
+//! context comes to this after about a thousand streams, or captures: these have a table of their own, so that a program that captures
+//! again and again takes nothing from its eager launches.
 
 use std::mem::size_of;
 use std::ptr;
@@ -20,9 +22,10 @@ use hopper_attention_kernels::schedule::SchedulerSlot;
 use crate::Error;
 use crate::error::check;
 
-/// Slots of a context: 8 KiB of device memory.
+/// Slots of a context's streams, and as many again of its captures.
 const COUNT: usize = 1024;
-const BYTES: usize = COUNT * size_of::<SchedulerSlot>();
+/// 16 KiB of device memory a context.
+const BYTES: usize = 2 * COUNT * size_of::<SchedulerSlot>();
 /// Places that a launch tries before it goes without a slot, which bounds what it costs.
 const PROBES: usize = 32;
 
@@ -36,14 +39,36 @@ pub(crate) struct Slots {
 impl Slots {
     /// Makes the slots, all zero, in the current context.
     pub fn new(driver: &Driver) -> Result<Self, Error> {
+        let mut address = 0;
+        // SAFETY: `address` is writable.
+        check("cuMemAlloc_v2", unsafe { driver.cuMemAlloc_v2(&mut address, BYTES) })?;
+        let slots = Self { address, owners: Owners::new() };
+        match slots.clear(driver) {
+            Ok(()) => Ok(slots),
+            Err(error) => {
+                slots.free(driver);
+                Err(error)
+            }
+        }
+    }
+
+    fn clear(&self, driver: &Driver) -> Result<(), Error> {
         let mut stream = ptr::null_mut();
         // A stream of its own: the default stream may not be used while another is being captured.
         // SAFETY: `stream` is writable.
         check("cuStreamCreate", unsafe { driver.cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING) })?;
-        let address = zeroed(driver, stream);
+        // SAFETY: the memory was allocated as long as this, and `stream` is alive.
+        let set = check("cuMemsetD8Async", unsafe { driver.cuMemsetD8Async(self.address, 0, BYTES, stream) });
+        // SAFETY: `stream` is alive.
+        let set = set.and_then(|()| check("cuStreamSynchronize", unsafe { driver.cuStreamSynchronize(stream) }));
         // SAFETY: the stream was made above and is used no more.
-        check("cuStreamDestroy_v2", unsafe { driver.cuStreamDestroy_v2(stream) })?;
-        Ok(Self { address: address?, owners: Owners::new() })
+        set.and(check("cuStreamDestroy_v2", unsafe { driver.cuStreamDestroy_v2(stream) }))
+    }
+
+    /// Frees slots that no launch was given.
+    pub fn free(self, driver: &Driver) {
+        // SAFETY: nothing on the device draws from these slots. A failure leaves the memory to the context.
+        let _ = unsafe { driver.cuMemFree_v2(self.address) };
     }
 
     /// The device address of the slot for a launch on `stream`, or 0 for the static order.
@@ -54,58 +79,66 @@ impl Slots {
         // stream being alive.
         let code = unsafe { driver.cuStreamGetCaptureInfo_v2(stream, &mut status, &mut capture, graph, dependencies, num_dependencies) };
         check("cuStreamGetCaptureInfo_v2", code)?;
-        let key = if status == CUstreamCaptureStatus::NONE {
+        let slot = if status == CUstreamCaptureStatus::NONE {
             let mut id = 0;
             // SAFETY: as above.
             check("cuStreamGetId", unsafe { driver.cuStreamGetId(stream, &mut id) })?;
-            stream_key(id)
+            self.owners.of_stream(id)
         } else {
-            capture_key(capture, stream as u64)
+            self.owners.of_capture(capture, stream as u64)
         };
-        let slot = key.and_then(|key| self.owners.slot(key));
         Ok(slot.map_or(0, |slot| self.address + (slot * size_of::<SchedulerSlot>()) as u64))
     }
 }
 
-fn zeroed(driver: &Driver, stream: CUstream) -> Result<CUdeviceptr, Error> {
-    let mut address = 0;
-    // SAFETY: `address` is writable.
-    check("cuMemAlloc_v2", unsafe { driver.cuMemAlloc_v2(&mut address, BYTES) })?;
-    // SAFETY: the memory was allocated above, as long as this, and `stream` is alive.
-    check("cuMemsetD8Async", unsafe { driver.cuMemsetD8Async(address, 0, BYTES, stream) })?;
-    // SAFETY: `stream` is alive.
-    check("cuStreamSynchronize", unsafe { driver.cuStreamSynchronize(stream) })?;
-    Ok(address)
+/// Who owns which slot: the first half is for streams, the second for captures.
+struct Owners {
+    streams: Table,
+    captures: Table,
 }
 
-/// Marks the key of a captured launch.
-const CAPTURED: u64 = 1 << 63;
-/// Bits of a stream's handle in such a key: an address below 2^48, without its last four bits.
+impl Owners {
+    fn new() -> Self {
+        Self { streams: Table::new(), captures: Table::new() }
+    }
+
+    /// The slot of the eager launches of the stream with this id.
+    fn of_stream(&self, id: u64) -> Option<usize> {
+        self.streams.place(stream_key(id)?)
+    }
+
+    /// The slot of what one capture records on the stream of this handle.
+    fn of_capture(&self, capture: u64, handle: u64) -> Option<usize> {
+        Some(COUNT + self.captures.place(capture_key(capture, handle)?)?)
+    }
+}
+
+/// Bits of a stream's handle in the key of a capture: an address below 2^48, without its last four bits.
 const HANDLE_BITS: u32 = 44;
 
-/// The key of the eager launches of the stream with this id: not 0, which marks a free place.
+/// The key of a stream: not 0, which marks a free place.
 fn stream_key(id: u64) -> Option<u64> {
-    id.checked_add(1).filter(|&key| key < CAPTURED)
+    id.checked_add(1)
 }
 
-/// The key of what one capture records on the stream of this handle. `None` for what does not fit: a handle that is no address (that of
-/// the per-thread default stream means another stream in each thread), or the 2^19th capture.
+/// The key of a capture and a stream, not 0. `None` for what does not fit: a handle that is no address (that of the per-thread default
+/// stream means another stream in each thread), or the 2^20th capture.
 fn capture_key(capture: u64, handle: u64) -> Option<u64> {
     let address = handle >> 4;
-    let fits = address != 0 && handle & 15 == 0 && address >> HANDLE_BITS == 0 && capture >> (63 - HANDLE_BITS) == 0;
-    fits.then_some(CAPTURED | capture << HANDLE_BITS | address)
+    let fits = address != 0 && handle & 15 == 0 && address >> HANDLE_BITS == 0 && capture >> (64 - HANDLE_BITS) == 0;
+    fits.then_some(capture << HANDLE_BITS | address)
 }
 
 /// A hash table of keys, open addressing: entries are added and never removed, so that threads need no lock.
-struct Owners(Box<[AtomicU64]>);
+struct Table(Box<[AtomicU64]>);
 
-impl Owners {
+impl Table {
     fn new() -> Self {
         Self((0..COUNT).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// The slot of a key, taken if it has none yet; `None` if its places are all taken.
-    fn slot(&self, key: u64) -> Option<usize> {
+    /// The place of a key, taken if it has none yet; `None` if the places it tries are all taken.
+    fn place(&self, key: u64) -> Option<usize> {
         // Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4), as ids come in sequence.
         let first = (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize;
         (0..PROBES).map(|probe| (first + probe) % COUNT).find(|&place| {
@@ -128,43 +161,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_belongs_to_one_stream() {
-        let owners = Owners::new();
-        let taken: HashMap<u64, usize> = (1..3000).filter_map(|key| Some((key, owners.slot(key)?))).collect();
-        let mut slots: Vec<_> = taken.values().collect();
-        slots.sort_unstable();
-        slots.dedup();
-        assert_eq!(slots.len(), taken.len(), "two keys share a slot");
-        assert!(taken.len() > COUNT / 2, "only {} keys found a slot", taken.len());
+    fn a_place_belongs_to_one_key() {
+        let table = Table::new();
+        let taken: HashMap<u64, usize> = (1..3000).filter_map(|key| Some((key, table.place(key)?))).collect();
+        let mut places: Vec<_> = taken.values().collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), taken.len(), "two keys share a place");
+        assert!(taken.len() > COUNT / 2, "only {} keys found a place", taken.len());
         assert!((1..COUNT as u64 / 2).all(|key| taken.contains_key(&key)), "crowded while half of the table is free");
         // Asked again, every key has what it had.
-        assert!((1..3000).all(|key| owners.slot(key) == taken.get(&key).copied()));
+        assert!((1..3000).all(|key| table.place(key) == taken.get(&key).copied()));
     }
 
     #[test]
     fn keys_tell_streams_and_captures_apart() {
         let (one, other) = (0x7fff_1234_5670, 0x7fff_1234_5680);
-        let keys = [
-            stream_key(0),
-            stream_key(1),
-            capture_key(0, one),
-            capture_key(0, other),
-            capture_key(1, one),
-            capture_key((1 << 19) - 1, (1 << 48) - 16),
-        ];
+        let keys = [capture_key(0, one), capture_key(0, other), capture_key(1, one), capture_key((1 << 20) - 1, (1 << 48) - 16)];
         let distinct: HashSet<u64> = keys.iter().map(|key| key.unwrap()).collect();
         assert!(distinct.len() == keys.len() && !distinct.contains(&0));
-        assert_eq!([stream_key(u64::MAX), stream_key(CAPTURED - 1)], [None; 2]);
+        assert_eq!([0, u64::MAX - 1, u64::MAX].map(stream_key), [Some(1), Some(u64::MAX), None]);
         assert_eq!([0, 1, 2, one + 8, 1 << 48].map(|handle| capture_key(0, handle)), [None; 5]);
-        assert_eq!(capture_key(1 << 19, one), None);
+        assert_eq!(capture_key(1 << 20, one), None);
+    }
+
+    #[test]
+    fn captures_take_nothing_from_streams() {
+        let owners = Owners::new();
+        let captures: HashSet<usize> = (0..3000).filter_map(|capture| owners.of_capture(capture, 0x7fff_1234_5670)).collect();
+        assert!(captures.iter().all(|slot| (COUNT..2 * COUNT).contains(slot)));
+        let streams: HashSet<usize> = (0..COUNT as u64 / 2).map(|id| owners.of_stream(id).expect("half of the slots are free")).collect();
+        assert!(streams.iter().all(|&slot| slot < COUNT) && streams.len() == COUNT / 2);
     }
 
     #[test]
     fn threads_agree() {
-        let owners = Owners::new();
-        let slots = || (1..400).map(|key| owners.slot(key)).collect::<Vec<_>>();
+        let table = Table::new();
+        let places = || (1..400).map(|key| table.place(key)).collect::<Vec<_>>();
         let all: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..8).map(|_| scope.spawn(slots)).collect();
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(places)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert!(all.windows(2).all(|pair| pair[0] == pair[1]));
