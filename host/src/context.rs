@@ -1,7 +1,7 @@
 //! What is known of each CUDA context: its device, its scheduler slots, and the kernels loaded so far.
 //!
 //! A context is known by the id that `cuCtxGetId` gives, which is never used again; the address of a destroyed context is. What a
-//! destroyed context leaves here is one [`Context`], 9 KiB of host memory, and it goes as soon as another context is met at the same
+//! destroyed context leaves here is one [`Context`], 17 KiB of host memory, and it goes as soon as another context is met at the same
 //! address (or, on a thread that used it last, when that thread uses another). Modules and slots are the context's own: the driver
 //! frees them with it.
 
@@ -67,15 +67,18 @@ impl Context {
         let context = match found {
             Some(context) => context,
             None => {
+                // Not under the lock: the driver takes its time, and threads in other contexts need not wait for it.
+                let examined = Self::examine(driver, id)?;
                 let mut contexts = CONTEXTS.write().unwrap_or_else(PoisonError::into_inner);
-                match known(&contexts) {
-                    Some(context) => context,
-                    None => {
-                        let context = Arc::new(Self::examine(driver, id)?);
-                        contexts.retain(|other| other.handle.0 != context.handle.0);
-                        contexts.push(context.clone());
-                        context
-                    }
+                if let Some(context) = known(&contexts) {
+                    drop(contexts);
+                    examined.discard()?;
+                    context
+                } else {
+                    let context = Arc::new(examined);
+                    contexts.retain(|other| other.handle.0 != context.handle.0);
+                    contexts.push(context.clone());
+                    context
                 }
             }
         };
@@ -123,6 +126,13 @@ impl Context {
         })
     }
 
+    /// Gives up what another thread of the same context was first to make. `self` is the current context.
+    fn discard(self) -> Result<(), Error> {
+        let _relaxed = RelaxedCapture::enter(self.driver)?;
+        self.slots.free(self.driver);
+        Ok(())
+    }
+
     /// A kernel, by its place in [`kernels::KERNELS`]; loaded at the first call. `self` is the current context.
     pub fn kernel(&self, index: usize) -> Result<CUfunction, Error> {
         let slot = &self.kernels[index];
@@ -133,7 +143,7 @@ impl Context {
         if let Some(function) = slot.get() {
             return Ok(function.0);
         }
-        let function = load(self.driver, &kernels::KERNELS[index], &FORWARD[index / 2])?;
+        let function = load(self.driver, &kernels::KERNELS[index])?;
         Ok(slot.get_or_init(|| Handle(function)).0)
     }
 
@@ -211,7 +221,7 @@ fn until_nul(bytes: &[u8]) -> String {
 }
 
 /// Compiles a kernel's module into the current context, also while some stream is being captured.
-fn load(driver: &'static Driver, kernel: &Kernel, config: &TileConfig) -> Result<CUfunction, Error> {
+fn load(driver: &'static Driver, kernel: &Kernel) -> Result<CUfunction, Error> {
     let ptx = kernel.ptx()?;
     let image = CString::new(ptx.as_bytes()).map_err(|_| Error::Load {
         entry: kernel.entry,
@@ -235,7 +245,7 @@ fn load(driver: &'static Driver, kernel: &Kernel, config: &TileConfig) -> Result
     // SAFETY: `module` was loaded above, and `name` ends in NUL.
     let found = check("cuModuleGetFunction", unsafe { driver.cuModuleGetFunction(&mut function, module, name.as_ptr()) });
     let ready = found.and_then(|()| {
-        let smem_bytes = config.smem_bytes() as c_int;
+        let smem_bytes = kernel.config.smem_bytes() as c_int;
         // SAFETY: `function` is of the module loaded above.
         let code = unsafe { driver.cuFuncSetAttribute(function, CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes) };
         check("cuFuncSetAttribute", code)

@@ -1,25 +1,27 @@
 //! The kernels' PTX: built in, or from a folder.
 
 use std::borrow::Cow;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use hopper_attention_kernels::config::{DType, FORWARD, TileConfig};
+use hopper_attention_kernels::config::{DType, FORWARD, TileConfig, forward_config};
 
 use crate::Error;
 
-/// Environment variable that names a folder of PTX files to use instead of the built-in ones.
+/// Environment variable that names a folder of PTX files to use instead of the built-in ones; empty counts as unset.
 const PTX_DIR_VARIABLE: &str = "HOPPER_ATTENTION_PTX_DIR";
 
-/// A kernel: its entry, and the module that holds nothing else.
+/// A kernel: its entry, its shape, and the module that holds nothing else.
 pub(crate) struct Kernel {
     pub entry: &'static str,
+    pub config: TileConfig,
     builtin_ptx: &'static str,
 }
 
 macro_rules! kernel {
-    ($entry:expr) => {
-        Kernel { entry: $entry, builtin_ptx: include_str!(concat!("../ptx/", $entry, ".ptx")) }
+    ($config:expr, $entry:expr) => {
+        Kernel { entry: $entry, config: $config, builtin_ptx: include_str!(concat!("../ptx/", $entry, ".ptx")) }
     };
 }
 
@@ -27,12 +29,16 @@ macro_rules! kernel {
 macro_rules! kernels {
     ($($head_dim:literal)*) => {
         [$(
-            kernel!(concat!("flash_fwd_hdim", $head_dim, "_f16_sm90")),
-            kernel!(concat!("flash_fwd_hdim", $head_dim, "_bf16_sm90")),
-            kernel!(concat!("flash_fwd_hdim", $head_dim, "_f16_causal_sm90")),
-            kernel!(concat!("flash_fwd_hdim", $head_dim, "_bf16_causal_sm90")),
+            kernel!(shape($head_dim, false), concat!("flash_fwd_hdim", $head_dim, "_f16_sm90")),
+            kernel!(shape($head_dim, false), concat!("flash_fwd_hdim", $head_dim, "_bf16_sm90")),
+            kernel!(shape($head_dim, true), concat!("flash_fwd_hdim", $head_dim, "_f16_causal_sm90")),
+            kernel!(shape($head_dim, true), concat!("flash_fwd_hdim", $head_dim, "_bf16_causal_sm90")),
         )*]
     };
+}
+
+const fn shape(head_dim: u32, causal: bool) -> TileConfig {
+    forward_config(head_dim, causal).expect("every kernel has its shape in FORWARD")
 }
 
 /// How many kernels there are: each shape in each dtype.
@@ -56,10 +62,15 @@ pub(crate) fn set_ptx_dir(dir: PathBuf) -> Result<(), Error> {
     })
 }
 
+/// The folder that the variable's value names.
+fn named_dir(value: Option<OsString>) -> Option<PathBuf> {
+    value.filter(|dir| !dir.is_empty()).map(PathBuf::from)
+}
+
 impl Kernel {
     /// The module's text.
     pub fn ptx(&self) -> Result<Cow<'static, str>, Error> {
-        let Some(dir) = PTX_DIR.get_or_init(|| std::env::var_os(PTX_DIR_VARIABLE).map(PathBuf::from)) else {
+        let Some(dir) = PTX_DIR.get_or_init(|| named_dir(std::env::var_os(PTX_DIR_VARIABLE))) else {
             return Ok(Cow::Borrowed(self.builtin_ptx));
         };
         let path = dir.join(self.entry).with_extension("ptx");
@@ -94,6 +105,7 @@ mod tests {
         for config in FORWARD {
             for dtype in [DType::F16, DType::Bf16] {
                 let kernel = &KERNELS[index(&config, dtype)];
+                assert_eq!(kernel.config, config);
                 let mask = if config.causal { "_causal" } else { "" };
                 assert_eq!(kernel.entry, format!("flash_fwd_hdim{}_{}{mask}_sm90", config.head_dim, dtype.name()));
                 let entries: Vec<_> = kernel.builtin_ptx.matches(".entry").collect();
@@ -102,6 +114,11 @@ mod tests {
                 assert!(ptx_version(kernel.builtin_ptx).is_some(), "{}", kernel.entry);
             }
         }
+    }
+
+    #[test]
+    fn an_empty_variable_names_no_folder() {
+        assert_eq!([None, Some("".into()), Some("ptx".into())].map(named_dir), [None, None, Some("ptx".into())]);
     }
 
     #[test]
