@@ -6,7 +6,7 @@ use cust::memory::{DeviceBuffer, DeviceSlice};
 use cust::stream::Stream;
 
 use crate::error::{check, driver};
-use crate::{Element, Error, Tensor, TensorView, TensorViewMut, raw};
+use crate::{Element, Error, Tensor, TensorView, TensorViewMut, raw, tensor};
 
 /// What to compute: `O = softmax(softmax_scale * Q K^T + mask) V`, with the options set one by one.
 ///
@@ -94,7 +94,7 @@ impl Attention {
         // No overflow: where O is not empty, it was allocated with at least as many elements.
         let rows = if o.layout().is_empty() { 0 } else { batch * num_heads * seqlen_q };
         // SAFETY: as above.
-        let mut lse = unsafe { DeviceBuffer::<f32>::uninitialized(rows)? };
+        let mut lse = unsafe { tensor::uninitialized::<f32>(rows)? };
         let options = raw::Options { check_addresses: true, ..self.options };
         let null_stream = ptr::null_mut();
         // SAFETY: the tensors are borrowed until the end of this function, which waits for the work; their views were checked against
@@ -132,9 +132,9 @@ impl Attention {
     ///
     /// Until the work on `stream` is done (in every replay, if `stream` is being captured) all tensors stay allocated, nothing else
     /// writes `q`, `k` and `v`, and nothing else reads or writes `o` and `lse`; their borrows end with this call, so the compiler does
-    /// not see to it. Work enqueued earlier counts too, unless `stream` follows it: [`Tensor::zeroed`] and [`Tensor::from_slice`] work on
-    /// the legacy default stream, which a `NON_BLOCKING` stream does not follow. All tensors, and `stream`, belong to the context that is
-    /// current on this thread.
+    /// not see to it. Work enqueued earlier counts too, unless `stream` follows it: cust's `DeviceBuffer::zeroed` works on the legacy default
+    /// stream, which a `NON_BLOCKING` stream does not follow ([`Tensor::zeroed`] and [`Tensor::from_slice`] have waited for it). All tensors,
+    /// and `stream`, belong to the context that is current on this thread.
     pub unsafe fn forward_into<'a, 'o, T: Element>(
         &self,
         q: impl Into<TensorView<'a, T>>,

@@ -115,13 +115,24 @@ pub(crate) fn driver() -> Result<&'static Driver, Error> {
     Ok(Driver::get()?)
 }
 
-/// An error of cust. Where there is no driver cust can only say "no device"; this says why.
+/// As [`check`], for the driver's function `call` as cust calls it. Where there is no driver cust can only say "no device"; this says why.
+#[cfg(feature = "cust")]
+pub(crate) fn check_cust<T>(call: &'static str, result: cust::error::CudaResult<T>) -> Result<T, Error> {
+    result.map_err(|error| from_cust(call, error))
+}
+
+#[cfg(feature = "cust")]
+fn from_cust(call: &'static str, error: cust::error::CudaError) -> Error {
+    match Driver::get() {
+        Err(missing) => Error::NoDriver(missing),
+        Ok(_) => Error::Driver { call, code: CUresult(error as u32) },
+    }
+}
+
+/// An error of cust that does not say which call failed.
 #[cfg(feature = "cust")]
 impl From<cust::error::CudaError> for Error {
     fn from(error: cust::error::CudaError) -> Self {
-        match Driver::get() {
-            Err(missing) => Self::NoDriver(missing),
-            Ok(_) => Self::Driver { call: "a CUDA call of cust", code: CUresult(error as u32) },
-        }
+        from_cust("a CUDA call of cust", error)
     }
 }

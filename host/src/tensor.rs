@@ -2,9 +2,11 @@
 
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::ptr;
 
-use cust::memory::{CopyDestination, DeviceBuffer, DeviceSlice};
+use cust::memory::{CopyDestination, DeviceBuffer, DeviceCopy, DeviceSlice};
 
+use crate::error::{check, check_cust, driver};
 use crate::reference::ReferenceElement;
 use crate::{DType, Dim, Error, Layout, raw};
 
@@ -41,27 +43,32 @@ impl<T: Element> Tensor<T> {
         Ok(Self { buffer, layout, element: PhantomData })
     }
 
-    /// Copies elements, laid out as `layout` says, to new device memory: on the legacy default stream, which `NON_BLOCKING` streams do not
-    /// follow, and perhaps not yet complete on return.
+    /// Copies elements, laid out as `layout` says, to new device memory. The copy is complete on return, so that any stream may use the
+    /// tensor; it waits for earlier work of the legacy default stream, and cannot be captured.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the layout reaches beyond `values`, [`Error::Driver`] if there is no memory.
+    /// [`Error::Invalid`] if the layout reaches beyond `values`, [`Error::Driver`] if there is no memory or earlier work failed.
     pub fn from_slice(values: &[T], layout: Layout) -> Result<Self, Error> {
         check_span(&layout, values.len())?;
-        Self::new(DeviceBuffer::from_slice(bytemuck::cast_slice(values))?, layout)
+        // SAFETY: the elements are written on the next line, before anything reads them.
+        let mut buffer = unsafe { uninitialized(values.len())? };
+        check_cust("cuMemcpyHtoD_v2", buffer.copy_from(bytemuck::cast_slice(values)))?;
+        wait_for_default_stream()?;
+        Self::new(buffer, layout)
     }
 
-    /// New device memory that holds zeros, as many as `layout` spans: set on the legacy default stream, which `NON_BLOCKING` streams do not
-    /// follow, and perhaps not yet on return.
+    /// New device memory that holds zeros, as many as `layout` spans. They are there on return, so that any stream may use the tensor; this
+    /// waits for earlier work of the legacy default stream, and cannot be captured.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the layout reaches beyond the address space, [`Error::Driver`] if there is no memory.
+    /// [`Error::Invalid`] if the layout reaches beyond the address space, [`Error::Driver`] if there is no memory or earlier work failed.
     pub fn zeroed(layout: Layout) -> Result<Self, Error> {
         // SAFETY: the elements are set on the next line, before anything reads them.
-        let mut buffer = unsafe { DeviceBuffer::uninitialized(span(&layout)?)? };
-        buffer.set_zero()?;
+        let mut buffer = unsafe { uninitialized(span(&layout)?)? };
+        check_cust("cuMemsetD8_v2", buffer.set_zero())?;
+        wait_for_default_stream()?;
         Self::new(buffer, layout)
     }
 
@@ -73,7 +80,7 @@ impl<T: Element> Tensor<T> {
     pub(crate) unsafe fn uninitialized(shape: [usize; 4]) -> Result<Self, Error> {
         let layout = Layout::bshd(shape);
         // SAFETY: passed on to the caller.
-        Self::new(unsafe { DeviceBuffer::uninitialized(span(&layout)?)? }, layout)
+        Self::new(unsafe { uninitialized(span(&layout)?)? }, layout)
     }
 
     /// Copies the elements to the host, in the order `[batch, seqlen, heads, head_dim]` whatever the layout.
@@ -86,7 +93,7 @@ impl<T: Element> Tensor<T> {
         let too_many = || Error::invalid("the number of elements", format!("{:?}", self.layout.shape), "small enough for memory");
         let elements = self.layout.elements().ok_or_else(too_many)?;
         let mut memory = vec![T::zeroed(); self.buffer.len()];
-        self.buffer.copy_to(bytemuck::cast_slice_mut(&mut memory))?;
+        check_cust("cuMemcpyDtoH_v2", self.buffer.copy_to(bytemuck::cast_slice_mut(&mut memory)))?;
         if self.layout == Layout::bshd(self.layout.shape) {
             memory.truncate(elements);
             return Ok(memory);
@@ -245,6 +252,22 @@ impl<'a, T: Element> From<&'a mut TensorViewMut<'_, T>> for TensorViewMut<'a, T>
     fn from(view: &'a mut TensorViewMut<'_, T>) -> Self {
         Self { raw: view.raw, memory: PhantomData }
     }
+}
+
+/// New device memory, not initialised.
+///
+/// # Safety
+///
+/// Every element is written before anything reads it.
+pub(crate) unsafe fn uninitialized<T: DeviceCopy>(len: usize) -> Result<DeviceBuffer<T>, Error> {
+    // SAFETY: passed on to the caller.
+    check_cust("cuMemAlloc_v2", unsafe { DeviceBuffer::uninitialized(len) })
+}
+
+/// Copies and sets without a stream of their own may still be on their way on return, and `NON_BLOCKING` streams do not follow them.
+fn wait_for_default_stream() -> Result<(), Error> {
+    // SAFETY: null is the legacy default stream, which every context has.
+    check("cuStreamSynchronize", unsafe { driver()?.cuStreamSynchronize(ptr::null_mut()) })
 }
 
 fn raw_tensor<T: Element>(memory: &DeviceSlice<u16>, layout: Layout) -> raw::Tensor4 {

@@ -277,7 +277,9 @@ fn the_safe_call_checks_addresses_and_waits() {
     let script = Script::start();
     script.new_context();
     let x = Tensor::<half::f16>::zeroed(Layout::bshd([2, 100, 3, 72])).unwrap();
-    script.calls();
+    assert_eq!(script.calls()[..], [format!("cuMemAlloc_v2 {}", 2 * 100 * 3 * 72 * 2).as_str(), "cuMemsetD8_v2", "cuStreamSynchronize"]);
+    Tensor::from_slice(&[half::f16::ONE; 8], Layout::bshd([1, 1, 1, 8])).unwrap();
+    assert_eq!(script.calls()[..3], ["cuMemAlloc_v2 16", "cuMemcpyHtoD_v2", "cuStreamSynchronize"]);
     let output = Attention::new().causal(true).forward(&x, &x, &x).unwrap();
     assert_eq!((output.o.shape(), output.lse.len()), ([2, 100, 3, 72], 2 * 3 * 100));
     let calls = script.calls();
@@ -295,7 +297,7 @@ fn the_safe_call_checks_addresses_and_waits() {
     assert!(matches!(Attention::new().forward(&x, &x, &x), Err(Error::Driver { call: "cuStreamSynchronize", .. })));
     script.set("cuMemAlloc_v2", 2);
     let error = Attention::new().forward(&x, &x, &x).unwrap_err();
-    assert!(error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");
+    assert_eq!(error.to_string(), "cuMemAlloc_v2 failed: CUDA_ERROR_OUT_OF_MEMORY (2)");
     let empty = x.view().slice(hopper_attention::Dim::Seqlen, 0..0).unwrap();
     script.set("cuMemAlloc_v2", 0);
     script.set("cuStreamSynchronize", 0);

@@ -70,11 +70,10 @@ fn into_views_of<T: TestElement + Element>(case: &Case) -> Result<(), Failure> {
     let k = Tensor::from_slice(&inputs.k, Layout::bshd(case.k_shape()))?;
     let v = Tensor::from_slice(&inputs.v, Layout::bshd(case.k_shape()))?;
     let [batch, seqlen, heads, head_dim] = case.q_shape();
-    let mut larger = Tensor::<T>::zeroed(Layout::bhsd([batch, seqlen, heads + 3, head_dim]))?;
     let mut lse = DeviceBuffer::<f32>::zeroed(batch * heads * seqlen).map_err(failed)?;
+    // Waits for the default stream, on which the zeros of both are written.
+    let mut larger = Tensor::<T>::zeroed(Layout::bhsd([batch, seqlen, heads + 3, head_dim]))?;
     let stream = Stream::new(StreamFlags::NON_BLOCKING, None).map_err(failed)?;
-    // The zeros are written on the default stream.
-    cust::context::CurrentContext::synchronize().map_err(failed)?;
     {
         let mut o = larger.view_mut().slice(Dim::Heads, 1..1 + heads)?;
         let attention = Attention::new().causal(case.causal);
