@@ -1,7 +1,8 @@
 //! The CUDA driver, opened at run time: nothing links libcuda, so a program starts on a machine without it and is told what is missing.
 //!
 //! - [`Driver::get`] opens `libcuda.so.1`, or the library that the environment variable [`DRIVER_VARIABLE`] names, and looks up the
-//!   functions that `hopper-attention` calls.
+//!   functions that this project calls: those of the library `hopper-attention`, and those by which its tests, benchmark and examples make
+//!   contexts, memory, streams, events and graphs. It is no general binding: what none of them calls is not there.
 //! - The feature `import-shim` serves the crate `cust`, which links libcuda directly: this crate then defines the functions that cust imports
 //!   (all that `cust::sys` declares), and forwards each to the same library. Without a driver they return `CUDA_ERROR_NO_DEVICE` (100).
 //!

@@ -63,8 +63,6 @@ macro_rules! integers {
 integers! {
     /// `CU_DEVICE_ATTRIBUTE_*`.
     CUdevice_attribute(c_uint) {
-        /// Shared memory of a block without opting in, bytes.
-        MAX_SHARED_MEMORY_PER_BLOCK = 8,
         /// Streaming multiprocessors.
         MULTIPROCESSOR_COUNT = 16,
         /// Compute capability, the number before the point.
@@ -77,18 +75,6 @@ integers! {
 
     /// `CU_FUNC_ATTRIBUTE_*`.
     CUfunction_attribute(c_uint) {
-        /// Threads of the largest block that can be launched.
-        MAX_THREADS_PER_BLOCK = 0,
-        /// Static shared memory, bytes.
-        SHARED_SIZE_BYTES = 1,
-        /// Local memory of a thread, bytes: more than 0 means spills.
-        LOCAL_SIZE_BYTES = 3,
-        /// Registers of a thread.
-        NUM_REGS = 4,
-        /// Version of the PTX it was compiled from, times ten.
-        PTX_VERSION = 5,
-        /// Architecture it was compiled for, times ten.
-        BINARY_VERSION = 6,
         /// Dynamic shared memory that a launch may ask for, bytes.
         MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
     }
@@ -97,66 +83,28 @@ integers! {
     CUpointer_attribute(c_uint) {
         /// The context that the memory belongs to (a `CUcontext`).
         CONTEXT = 1,
-        /// Where the memory lies (a [`CUmemorytype`]).
-        MEMORY_TYPE = 2,
-        /// The address by which the device reaches it (a `CUdeviceptr`).
-        DEVICE_POINTER = 3,
-        /// Whether it is managed memory (a `c_uint`, 0 or 1).
-        IS_MANAGED = 8,
         /// The device that the memory belongs to (a `c_int`).
         DEVICE_ORDINAL = 9,
-        /// Start of the allocation (a `CUdeviceptr`).
-        RANGE_START_ADDR = 11,
-        /// Size of the allocation in bytes (a `usize`).
-        RANGE_SIZE = 12,
-    }
-
-    /// `CU_MEMORYTYPE_*`.
-    CUmemorytype(c_uint) {
-        /// Host memory.
-        HOST = 1,
-        /// Device memory.
-        DEVICE = 2,
-        /// An array.
-        ARRAY = 3,
-        /// Unified memory.
-        UNIFIED = 4,
     }
 
     /// `CU_JIT_*`: what `cuModuleLoadDataEx` can be told.
     CUjit_option(c_uint) {
-        /// Registers of a thread (`c_uint` in the pointer's place).
-        MAX_REGISTERS = 0,
-        /// Buffer for notes (`*mut c_char`).
-        INFO_LOG_BUFFER = 3,
-        /// In: bytes of that buffer; out: bytes written (`c_uint` in the pointer's place).
-        INFO_LOG_BUFFER_SIZE_BYTES = 4,
         /// Buffer for errors (`*mut c_char`).
         ERROR_LOG_BUFFER = 5,
         /// In: bytes of that buffer; out: bytes written (`c_uint` in the pointer's place).
         ERROR_LOG_BUFFER_SIZE_BYTES = 6,
-        /// 0 to 4 (`c_uint` in the pointer's place).
-        OPTIMIZATION_LEVEL = 7,
-        /// Whether the logs are verbose (`c_int` in the pointer's place).
-        LOG_VERBOSE = 12,
     }
 
     /// `CU_STREAM_CAPTURE_STATUS_*`.
     CUstreamCaptureStatus(c_uint) {
         /// The stream is not being captured.
         NONE = 0,
-        /// The stream is being captured.
-        ACTIVE = 1,
-        /// The capture is broken and must be ended.
-        INVALIDATED = 2,
     }
 
     /// `CU_STREAM_CAPTURE_MODE_*`.
     CUstreamCaptureMode(c_uint) {
         /// Unsafe calls of any thread are refused.
         GLOBAL = 0,
-        /// Unsafe calls of the capturing thread are refused.
-        THREAD_LOCAL = 1,
         /// No call is refused.
         RELAXED = 2,
     }
@@ -165,8 +113,6 @@ integers! {
     CUtensorMapDataType(c_uint) {
         /// IEEE half precision.
         FLOAT16 = 6,
-        /// IEEE single precision.
-        FLOAT32 = 7,
         /// bfloat16.
         BFLOAT16 = 9,
     }
@@ -179,34 +125,20 @@ integers! {
 
     /// `CU_TENSOR_MAP_SWIZZLE_*`.
     CUtensorMapSwizzle(c_uint) {
-        /// Rows lie as they are.
-        NONE = 0,
-        /// 16-byte chunks permuted within 32 bytes.
-        SWIZZLE_32B = 1,
-        /// 16-byte chunks permuted within 64 bytes.
-        SWIZZLE_64B = 2,
         /// 16-byte chunks permuted within 128 bytes.
         SWIZZLE_128B = 3,
     }
 
     /// `CU_TENSOR_MAP_L2_PROMOTION_*`.
     CUtensorMapL2promotion(c_uint) {
-        /// No promotion.
-        NONE = 0,
-        /// L2 fetches 64 bytes.
-        L2_64B = 1,
         /// L2 fetches 128 bytes.
         L2_128B = 2,
-        /// L2 fetches 256 bytes.
-        L2_256B = 3,
     }
 
     /// `CU_TENSOR_MAP_FLOAT_OOB_FILL_*`: what a load reads outside the tensor.
     CUtensorMapFloatOOBfill(c_uint) {
         /// Zeros.
         NONE = 0,
-        /// A NaN that multiply-adds take for zero.
-        NAN_REQUEST_ZERO_FMA = 1,
     }
 }
 
@@ -221,34 +153,6 @@ pub const CU_EVENT_DISABLE_TIMING: c_uint = 2;
 pub struct CUtensorMap {
     /// Known to the driver and the device alone.
     pub opaque: [u64; 16],
-}
-
-/// The shape of a launch, for `cuLaunchKernelEx`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct CUlaunchConfig {
-    /// Blocks of the grid, x, y, z.
-    pub grid_dim: [c_uint; 3],
-    /// Threads of a block, x, y, z.
-    pub block_dim: [c_uint; 3],
-    /// Dynamic shared memory of a block.
-    pub shared_mem_bytes: c_uint,
-    /// The stream to launch on.
-    pub stream: CUstream,
-    /// Array of `num_attrs` attributes; may be null when there are none.
-    pub attrs: *mut CUlaunchAttribute,
-    /// Length of `attrs`.
-    pub num_attrs: c_uint,
-}
-
-/// One attribute of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct CUlaunchAttribute {
-    /// `CU_LAUNCH_ATTRIBUTE_*`.
-    pub id: c_uint,
-    /// The value, as the attribute lays it out (a C union of 64 bytes, aligned to 8).
-    pub value: [u64; 8],
 }
 
 /// What a call of the driver returned.
@@ -364,9 +268,7 @@ impl fmt::Debug for CUresult {
 impl std::error::Error for CUresult {}
 
 const _: () = {
-    use std::mem::{align_of, offset_of, size_of};
+    use std::mem::{align_of, size_of};
     assert!(size_of::<CUtensorMap>() == 128 && align_of::<CUtensorMap>() == 64);
-    assert!(size_of::<CUlaunchAttribute>() == 72 && offset_of!(CUlaunchAttribute, value) == 8);
-    assert!(size_of::<CUlaunchConfig>() == 56 && offset_of!(CUlaunchConfig, stream) == 32);
     assert!(size_of::<CUdeviceptr>() == size_of::<*mut c_void>(), "CUDA has 64-bit hosts only");
 };
