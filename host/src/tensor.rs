@@ -92,6 +92,10 @@ impl<T: Element> Tensor<T> {
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
         let too_many = || Error::invalid("the number of elements", format!("{:?}", self.layout.shape), "small enough for memory");
         let elements = self.layout.elements().ok_or_else(too_many)?;
+        if elements == 0 {
+            // Its other extents may be anything.
+            return Ok(Vec::new());
+        }
         let mut memory = vec![T::zeroed(); self.buffer.len()];
         check_cust("cuMemcpyDtoH_v2", self.buffer.copy_to(bytemuck::cast_slice_mut(&mut memory)))?;
         if self.layout == Layout::bshd(self.layout.shape) {
