@@ -25,8 +25,9 @@ pub mod pipeline;
 #[cfg(target_arch = "nvptx64")]
 pub mod ptx;
 
-/// Nothing in the kernels can panic; what the compiler cannot prove ends up here, and the PTX check refuses it.
-#[cfg(all(target_arch = "nvptx64", not(test)))]
+/// Nothing in the kernels can panic; what the compiler cannot prove ends up here, and the PTX check refuses it. rust-cuda's `cuda_std` brings
+/// a handler of its own.
+#[cfg(all(target_arch = "nvptx64", not(test), not(feature = "nvvm")))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
     loop {}

@@ -3,8 +3,9 @@
 use core::arch::asm;
 
 macro_rules! special_register {
-    ($(#[$doc:meta])* $name:ident, $register:literal) => {
+    ($(#[$doc:meta])* $name:ident, $register:literal, $cuda_std:ident) => {
         $(#[$doc])*
+        #[cfg(not(feature = "nvvm"))]
         #[inline(always)]
         pub fn $name() -> u32 {
             let value;
@@ -12,20 +13,27 @@ macro_rules! special_register {
             unsafe { asm!(concat!("mov.u32 {d}, ", $register, ";"), d = out(reg32) value, options(nomem, nostack)) }
             value
         }
+
+        $(#[$doc])*
+        #[cfg(feature = "nvvm")]
+        #[inline(always)]
+        pub fn $name() -> u32 {
+            cuda_std::thread::$cuda_std()
+        }
     };
 }
 
 special_register! {
     /// This thread's index in its CTA.
-    thread_idx, "%tid.x"
+    thread_idx, "%tid.x", thread_idx_x
 }
 special_register! {
     /// This CTA's index in the grid.
-    cta_idx, "%ctaid.x"
+    cta_idx, "%ctaid.x", block_idx_x
 }
 special_register! {
     /// CTAs of the grid.
-    grid_dim, "%nctaid.x"
+    grid_dim, "%nctaid.x", grid_dim_x
 }
 
 /// Gives registers back to the pool: each thread of the warpgroup keeps `REGISTERS`.
