@@ -2,6 +2,7 @@
 
 use crate::device::{self, Gpu};
 use crate::emulator;
+use crate::ptx;
 use crate::toolchain;
 use crate::tools::{self, RELEASE, Tools};
 use crate::workspace::{output_of, shown};
@@ -30,6 +31,7 @@ pub fn run() -> Result<()> {
     let mut rows = vec![rustc_row(), core_row()];
     rows.extend(tool_rows());
     rows.extend(device_rows());
+    rows.extend(rust_cuda_rows());
     rows.extend(python_rows());
     let width = |text: fn(&Row) -> &str| rows.iter().map(|row| text(row).len()).max().unwrap_or(0);
     let (what_width, purpose_width) = (width(|row| row.what), width(|row| row.purpose));
@@ -101,6 +103,13 @@ fn device_rows() -> Vec<Row> {
         Row { what: "Hopper GPU", purpose, need: Need::Optional, found: gpu },
         Row { what: "emulator", purpose: "test, demo without a GPU; ci", need: Need::Optional, found: Ok(emulator::found()) },
     ]
+}
+
+fn rust_cuda_rows() -> impl Iterator<Item = Row> {
+    ptx::rust_cuda_needs().into_iter().map(|(what, found)| {
+        let found = found.map_err(|error| format!("{error:#}"));
+        Row { what, purpose: "ptx --backend rust-cuda", need: Need::Optional, found }
+    })
 }
 
 fn python_rows() -> Vec<Row> {

@@ -2,15 +2,20 @@
 //!
 //! ```text
 //! rustc (nvptx64-nvidia-cuda, core from source)  -> one module        compile
+//! or rust-cuda                                   -> one module        rust_cuda
 //! module -> header, items, entries                                    module
 //! entry  -> one self-contained file                                   entry
 //! file   -> registers, instructions; any warning is an error          assemble
+//! folder -> what it declares, beside another compiler's               finished, compare
 //! ```
 
 mod assemble;
+mod compare;
 mod compile;
 mod entry;
+mod finished;
 mod module;
+mod rust_cuda;
 
 use crate::toolchain::CoreSource;
 use crate::tools::{RELEASE, Tools};
@@ -19,16 +24,45 @@ use anyhow::{Context, Result, bail, ensure};
 use assemble::Resources;
 pub use compile::device_cargo;
 use entry::EntryFile;
+pub use rust_cuda::needs as rust_cuda_needs;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// Who compiles the kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Backend {
+    /// rustc's own nvptx64 target; the committed PTX is made by it
+    #[default]
+    Rustc,
+    /// rust-cuda, into target/ptx-rust-cuda (kernels/rust-cuda/README.md)
+    RustCuda,
+    /// rustc on what rust-cuda compiles, with a stand-in for cuda_std, into target/ptx-stand-in
+    StandIn,
+}
+
+impl Backend {
+    fn folder(self) -> PathBuf {
+        match self {
+            Backend::Rustc => compile::committed(),
+            Backend::RustCuda => target().join("ptx-rust-cuda"),
+            Backend::StandIn => target().join("ptx-stand-in"),
+        }
+    }
+}
 
 /// Options of `cargo xtask ptx`.
 #[derive(clap::Args, Default)]
 pub struct Options {
     /// Write nothing; fail where the committed files differ from what the source gives
-    #[arg(long, conflicts_with_all = ["out", "only", "from", "rustflags", "features"])]
+    #[arg(long, conflicts_with_all = ["backend", "compare", "out", "only", "from", "rustflags", "features"])]
     pub check: bool,
+    /// Who compiles
+    #[arg(long, value_enum, default_value_t, conflicts_with_all = ["from", "rustflags", "features"])]
+    pub backend: Backend,
+    /// Compile nothing: check the PTX of a folder, and show what ptxas makes of it beside that of OTHER [default: host/ptx]
+    #[arg(long, value_names = ["DIR", "OTHER"], num_args = 1..=2, conflicts_with_all = ["backend", "out", "from", "rustflags", "features", "sass"])]
+    pub compare: Vec<PathBuf>,
     /// Fail where ptxas or nvdisasm is missing or of another release, instead of skipping their part
     #[arg(long)]
     pub require_ptxas: bool,
@@ -57,18 +91,35 @@ pub struct Options {
 
 /// The file beside the kernels that says what each takes.
 const RESOURCES: &str = "resources.txt";
+/// The file beside another compiler's kernels that says what each takes, and what the committed ones do.
+const COMPARISON: &str = "comparison.txt";
 
 /// Runs the command.
 pub fn run(options: &Options) -> Result<()> {
-    let raw = match &options.from {
-        Some(path) => compile::read(path)?,
-        None => compile::compile(options)?,
+    if let [folder, other @ ..] = options.compare.as_slice() {
+        let other = other.first().cloned().unwrap_or_else(compile::committed);
+        return compare::compare(folder, &other, options)?.conclude();
+    }
+    let folder = options.out.clone().unwrap_or_else(|| options.backend.folder());
+    let raw = match (&options.from, options.backend) {
+        (Some(path), _) => compile::read(path)?,
+        (None, Backend::Rustc) => compile::compile(options)?,
+        (None, Backend::RustCuda) => rust_cuda::compile(&folder)?,
+        (None, Backend::StandIn) => compile::stand_in(options.core)?,
     };
     let files = entry::files(&module::parse(&raw)?, &options.only)?;
     if files.is_empty() {
         bail!("the module holds no kernel{}", if options.only.is_empty() { String::new() } else { format!(" called *{}*", options.only) });
     }
-    let folder = options.out.clone().unwrap_or_else(compile::committed);
+    if options.backend != Backend::Rustc {
+        write(&folder, &files, options.only.is_empty())?;
+        println!("wrote {} kernels to {}", files.len(), shown(&folder));
+        let comparison = compare::compare(&folder, &compile::committed(), options)?;
+        fs::write(folder.join(COMPARISON), comparison.text())?;
+        comparison.conclude()?;
+        ensure!(options.backend != Backend::StandIn || comparison.is_identical(), "the feature nvvm changes more than it should");
+        return Ok(());
+    }
     if options.check {
         let mut wrong = stale_kernels(&folder, &files)?;
         let judged = judge(&files, options);

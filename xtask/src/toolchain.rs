@@ -8,11 +8,19 @@ use std::process::Command;
 
 /// The version that rust-toolchain.toml pins.
 pub fn pinned_version() -> Result<String> {
-    let file = root().join("rust-toolchain.toml");
+    Ok(pinned(&root())?.0)
+}
+
+/// The channel and the components that the rust-toolchain.toml of a folder pins.
+pub fn pinned(folder: &Path) -> Result<(String, Vec<String>)> {
+    let file = folder.join("rust-toolchain.toml");
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    let quoted = text.lines().find_map(|line| line.trim().strip_prefix("channel")?.trim_start().strip_prefix('='));
-    let version = quoted.map(|value| value.trim().trim_matches('"').to_owned());
-    version.with_context(|| format!("{} names no channel", file.display()))
+    let value = |key: &str| text.lines().find_map(|line| line.trim().strip_prefix(key)?.trim_start().strip_prefix('='));
+    // Every second piece between quotes is a string.
+    let strings = |value: &str| value.split('"').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    let channel = value("channel").and_then(|value| strings(value).pop());
+    let channel = channel.with_context(|| format!("{} names no channel", file.display()))?;
+    Ok((channel, value("components").map(strings).unwrap_or_default()))
 }
 
 /// The version of the rustc that cargo uses here.

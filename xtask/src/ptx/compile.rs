@@ -24,16 +24,32 @@ const RUSTFLAGS: [&str; 4] = [
     "-Cllvm-args=-unroll-threshold=20000",
 ];
 
+/// What rust-cuda's builder passes to rustc beside its code generator: the tool of the attribute `nvvm_internal::kernel`, and how to panic.
+const NVVM_RUSTFLAGS: [&str; 4] =
+    ["-Zunstable-options", "-Zcrate-attr=feature(register_tool)", "-Zcrate-attr=register_tool(nvvm_internal)", "-Cpanic=immediate-abort"];
+
 /// Compiles the kernels and returns the PTX module as rustc wrote it.
 pub fn compile(options: &Options) -> Result<String> {
     let version = toolchain::require_pinned()?;
     let mut command = device_cargo("rustc", &version, options.core, &options.rustflags)?;
-    command.args(["--crate-type", "lib", "--message-format", "json-render-diagnostics"]);
     if let Some(features) = &options.features {
         command.args(["--features", features]);
     }
-    command.args(["--", "--emit=asm"]);
-    let messages = stdout_of(&mut command).context("the kernels do not compile")?;
+    assembly(&mut command)
+}
+
+/// Compiles what rust-cuda compiles, the feature `nvvm`, with a stand-in for its `cuda_std`.
+pub fn stand_in(core: toolchain::CoreSource) -> Result<String> {
+    let version = toolchain::require_pinned()?;
+    let mut command = device_cargo("rustc", &version, core, &NVVM_RUSTFLAGS.map(str::to_owned))?;
+    command.arg("--manifest-path").arg(root().join("kernels/rust-cuda/stand-in/Cargo.toml"));
+    assembly(&mut command)
+}
+
+/// Runs `cargo rustc` and returns the assembly that it leaves.
+fn assembly(command: &mut Command) -> Result<String> {
+    command.args(["--crate-type", "lib", "--message-format", "json-render-diagnostics", "--", "--emit=asm"]);
+    let messages = stdout_of(command).context("the kernels do not compile")?;
     let assembly = assembly_path(&messages).context("cargo named no library of the kernel crate")?;
     fs::read_to_string(&assembly).with_context(|| format!("rustc left no {}", assembly.display()))
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use std::collections::HashSet;
 
 /// The highest PTX version that the files may ask for: 8.3 has all that the kernels use, and every driver that knows it can load them.
-const MAX_VERSION: (u32, u32) = (8, 3);
+pub(super) const MAX_VERSION: (u32, u32) = (8, 3);
 
 /// One finished file.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,14 +24,23 @@ pub struct EntryFile {
 /// # Errors
 /// An entry that uses a function, a global or a local array, or has no launch bounds.
 pub fn files(module: &Module, only: &str) -> Result<Vec<EntryFile>> {
-    let mut files = Vec::new();
+    let (mut files, mut refused) = (Vec::new(), Vec::new());
     for entry in &module.entries {
         let name = entry.entry_name().expect("an entry has a name");
         if name.contains(only) {
-            let text = file(module, entry, name).with_context(|| format!("kernel {name}"))?;
-            files.push(EntryFile { name: name.to_owned(), text });
+            match file(module, entry, name) {
+                Ok(text) => files.push(EntryFile { name: name.to_owned(), text }),
+                Err(error) => refused.push(format!("kernel {name}: {error:#}")),
+            }
         }
     }
+    ensure!(
+        refused.is_empty(),
+        "{} of {} kernels are not as they must be:\n  {}",
+        refused.len(),
+        module.entries.len(),
+        refused.join("\n  ")
+    );
     files.sort_by(|a, b| a.name.cmp(&b.name));
     if let Some(pair) = files.windows(2).find(|pair| pair[0].name == pair[1].name) {
         bail!("two kernels are called {}", pair[0].name);
@@ -70,7 +79,7 @@ fn file(module: &Module, entry: &Item, name: &str) -> Result<String> {
 }
 
 /// The module-level items that the entry names.
-fn referenced<'a>(module: &'a Module, entry: &Item) -> Result<Vec<&'a Item>> {
+pub(super) fn referenced<'a>(module: &'a Module, entry: &Item) -> Result<Vec<&'a Item>> {
     let words: HashSet<&str> = entry.lines.iter().flat_map(|(_, line)| tokens(line)).collect();
     let mut used = Vec::new();
     for item in &module.others {
@@ -89,7 +98,7 @@ fn referenced<'a>(module: &'a Module, entry: &Item) -> Result<Vec<&'a Item>> {
     Ok(used)
 }
 
-fn refuse_local_memory(entry: &Item) -> Result<()> {
+pub(super) fn refuse_local_memory(entry: &Item) -> Result<()> {
     for (number, line) in &entry.lines {
         for word in tokens(line) {
             ensure!(word != ".local", "line {number}: an array in local memory instead of registers: {}", line.trim());

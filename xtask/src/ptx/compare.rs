@@ -1,0 +1,206 @@
+//! Two folders of PTX for the same kernels, side by side: what they declare must agree; what ptxas makes of them is shown.
+
+use super::assemble::{Instructions, Resources, assemble};
+use super::entry::EntryFile;
+use super::finished::{self, Finished};
+use super::{Options, ptx_names};
+use crate::tools::Tools;
+use crate::workspace::{shown, target};
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// One kernel of one folder.
+struct Kernel {
+    finished: Finished,
+    text: String,
+    resources: Option<Resources>,
+}
+
+/// One folder.
+struct Side {
+    folder: String,
+    kernels: BTreeMap<String, Kernel>,
+    /// Files that do not conform, and kernels that ptxas objects to.
+    problems: Vec<String>,
+}
+
+impl Side {
+    fn read(folder: &Path, only: &str, tools: Option<&Tools>, scratch: &str) -> Result<Self> {
+        let mut side = Self { folder: shown(folder), kernels: BTreeMap::new(), problems: Vec::new() };
+        let mut files = Vec::new();
+        for name in ptx_names(folder)?.into_iter().filter(|name| name.contains(only)) {
+            let text = fs::read_to_string(folder.join(format!("{name}.ptx"))).with_context(|| format!("cannot read {name}.ptx"))?;
+            match finished::read(&text) {
+                Ok(finished) if finished.name == name => {
+                    side.kernels.insert(name.clone(), Kernel { finished, text: text.clone(), resources: None });
+                    files.push(EntryFile { name, text });
+                }
+                Ok(finished) => side.problems.push(format!("{name}.ptx holds the kernel {}", finished.name)),
+                Err(error) => side.problems.push(format!("{name}.ptx: {error:#}")),
+            }
+        }
+        ensure!(!side.kernels.is_empty() || !side.problems.is_empty(), "{} holds no PTX", side.folder);
+        let Some(tools) = tools else { return Ok(side) };
+        for (name, result) in assemble(&files, tools, &target().join("ptx-build").join(scratch), None)? {
+            match result {
+                Ok(resources) => side.kernels.get_mut(&name).expect("only kernels were assembled").resources = Some(resources),
+                Err(error) => side.problems.push(format!("{name}: {error:#}")),
+            }
+        }
+        Ok(side)
+    }
+}
+
+/// What two folders have in common and what not.
+pub struct Comparison {
+    a: Side,
+    b: Side,
+    /// Who assembled.
+    release: Option<String>,
+}
+
+/// Looks at the kernels of both folders whose names contain `only`.
+///
+/// # Errors
+/// A folder without PTX; no ptxas where it is required. What is wrong with the PTX is for [`Comparison::conclude`] to say.
+pub fn compare(a: &Path, b: &Path, options: &Options) -> Result<Comparison> {
+    let tools = Tools::find()?;
+    ensure!(tools.is_some() || !options.require_ptxas, "no ptxas found: run `cargo xtask setup`");
+    let side = |folder, scratch| Side::read(folder, &options.only, tools.as_ref(), scratch);
+    Ok(Comparison { a: side(a, "compared-a")?, b: side(b, "compared-b")?, release: tools.as_ref().map(|tools| tools.release.clone()) })
+}
+
+impl Comparison {
+    /// Prints the table; fails if anything does not conform or agree.
+    pub fn conclude(&self) -> Result<()> {
+        print!("{}", self.table());
+        let problems = self.problems();
+        ensure!(problems.is_empty(), "{} of the points checked are wrong:\n  {}", problems.len(), problems.join("\n  "));
+        let assembled =
+            if self.release.is_some() { ", and ptxas objects to none" } else { "; NOT assembled: `cargo xtask setup` installs ptxas" };
+        println!("{} kernels agree in name, parameters and launch bounds{assembled}", self.a.kernels.len());
+        if self.is_identical() {
+            println!("the files are the same, byte for byte");
+        }
+        Ok(())
+    }
+
+    /// Whether both folders hold the same kernels, byte for byte.
+    pub fn is_identical(&self) -> bool {
+        let [a, b] = [&self.a, &self.b].map(|side| side.kernels.iter().map(|(name, kernel)| (name, &kernel.text)));
+        a.eq(b)
+    }
+
+    /// The table, and what does not conform or agree.
+    pub fn text(&self) -> String {
+        self.problems().into_iter().fold(self.table(), |text, problem| text + "WRONG: " + &problem + "\n")
+    }
+
+    fn table(&self) -> String {
+        let names: Vec<&String> =
+            self.a.kernels.keys().chain(self.b.kernels.keys().filter(|name| !self.a.kernels.contains_key(*name))).collect();
+        let width = names.iter().map(|name| name.len()).max().unwrap_or(0);
+        let judge = self.release.as_ref().map_or("not assembled".to_owned(), |release| format!("assembled by ptxas {release} for sm_90a"));
+        let mut text = format!("A: {}\nB: {}\n{judge}\n\n", self.a.folder, self.b.folder);
+        text += &format!("{:width$}  {:^9}  {:^19}  {:^7}  {:^9}  {:^11}\n", "", "registers", "instructions", "wgmma", "exp2", "PTX lines");
+        text += &format!(
+            "{:width$}  {:>4} {:>4}  {:>6} {:>6} {:>5}  {:>3} {:>3}  {:>4} {:>4}  {:>5} {:>5}\n",
+            "kernel", "A", "B", "A", "B", "A/B", "A", "B", "A", "B", "A", "B"
+        );
+        for name in names {
+            text += &row(name, width, [self.a.kernels.get(name), self.b.kernels.get(name)]);
+        }
+        for (side, letter) in [(&self.a, 'A'), (&self.b, 'B')] {
+            let fusible: usize = side.kernels.values().map(|kernel| kernel.finished.fusible).sum();
+            if fusible > 0 {
+                text += &format!(
+                    "{letter}: {fusible} sums and products without a rounding mode: ptxas may fuse them, and results may differ in the last bit\n"
+                );
+            }
+        }
+        text
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (side, letter) in [(&self.a, 'A'), (&self.b, 'B')] {
+            problems.extend(side.problems.iter().map(|problem| format!("{letter}: {problem}")));
+        }
+        for (side, other, letter) in [(&self.a, &self.b, 'B'), (&self.b, &self.a, 'A')] {
+            // A file that does not conform is there, and reported above.
+            let reported = |name: &str| other.problems.iter().any(|problem| problem.starts_with(&format!("{name}.ptx")));
+            let missing = side.kernels.keys().filter(|name| !other.kernels.contains_key(*name) && !reported(name));
+            problems.extend(missing.map(|name| format!("{letter} lacks {name}")));
+        }
+        for (name, a) in &self.a.kernels {
+            let (a, Some(b)) = (&a.finished, self.b.kernels.get(name).map(|kernel| &kernel.finished)) else { continue };
+            if a.parameters != b.parameters {
+                problems.push(format!("{name}: the parameters differ: A ({}), B ({})", a.parameters.join(", "), b.parameters.join(", ")));
+            }
+            if a.threads != b.threads {
+                problems.push(format!("{name}: the launch bounds differ: A {}, B {}", a.threads, b.threads));
+            }
+        }
+        problems
+    }
+}
+
+fn row(name: &str, width: usize, kernels: [Option<&Kernel>; 2]) -> String {
+    let cell = |value: Option<u32>| value.map_or("-".to_owned(), |value| value.to_string());
+    let resources = kernels.map(|kernel| kernel.and_then(|kernel| kernel.resources.as_ref()));
+    let counts = |count: fn(&Instructions) -> u32| resources.map(|resources| Some(count(resources?.instructions.as_ref()?)));
+    let registers = resources.map(|resources| cell(resources.map(|resources| resources.registers)));
+    let (total, wgmma, exp2) =
+        (counts(|counts| counts.total), counts(|counts| counts.wgmma).map(cell), counts(|counts| counts.exp2).map(cell));
+    let ratio = match total {
+        [Some(a), Some(b)] => format!("{:.2}", f64::from(a) / f64::from(b)),
+        _ => "-".to_owned(),
+    };
+    let total = total.map(cell);
+    let lines = kernels.map(|kernel| kernel.map_or("-".to_owned(), |kernel| kernel.text.lines().count().to_string()));
+    format!(
+        "{name:width$}  {:>4} {:>4}  {:>6} {:>6} {ratio:>5}  {:>3} {:>3}  {:>4} {:>4}  {:>5} {:>5}\n",
+        registers[0], registers[1], total[0], total[1], wgmma[0], wgmma[1], exp2[0], exp2[1], lines[0], lines[1]
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(folder: &str, kernels: &[(&str, &str, u32, u32)], problems: &[&str]) -> Side {
+        let kernels = kernels.iter().map(|&(name, parameter, threads, total)| {
+            let finished = Finished { name: name.to_owned(), parameters: vec![parameter.to_owned()], threads, fusible: 0 };
+            let resources =
+                Resources { registers: 168, instructions: Some(Instructions { total, wgmma: 32, exp2: 64 }), ..Default::default() };
+            (name.to_owned(), Kernel { finished, text: "\n".repeat(100), resources: Some(resources) })
+        });
+        Side { folder: folder.to_owned(), kernels: kernels.collect(), problems: problems.iter().map(|text| (*text).to_owned()).collect() }
+    }
+
+    fn comparison(a: Side, b: Side) -> Comparison {
+        Comparison { a, b, release: Some("13.5.37".to_owned()) }
+    }
+
+    #[test]
+    fn a_row_holds_both() {
+        let text = comparison(side("x", &[("k", "p", 384, 2100)], &[]), side("y", &[("k", "p", 384, 2000)], &[])).table();
+        let row = text.lines().last().unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(row, ["k", "168", "168", "2100", "2000", "1.05", "32", "32", "64", "64", "100", "100"]);
+    }
+
+    #[test]
+    fn differences_are_problems() {
+        let a = side("x", &[("j", "p", 384, 1), ("k", "p", 384, 1)], &["l.ptx: no launch bounds"]);
+        let b = side("y", &[("k", "q", 512, 1), ("l", "p", 384, 1)], &[]);
+        let expected = [
+            "A: l.ptx: no launch bounds",
+            "B lacks j",
+            "k: the parameters differ: A (p), B (q)",
+            "k: the launch bounds differ: A 384, B 512",
+        ];
+        assert_eq!(comparison(a, b).problems(), expected);
+    }
+}
