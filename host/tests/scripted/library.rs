@@ -1,5 +1,5 @@
 //! A CUDA driver that does nothing but what a test tells it, and notes every call: compiled by the test that opens it. The functions that
-//! are not here are added by `mod.rs`, and only return their code. Every pointer is one that the library under test passes to a driver, so
+//! are not here are added by `compile.rs`, and only return their code. Every pointer is one that the library under test passes to a driver, so
 //! what CUDA asks of it holds, or a test has found a fault.
 
 use std::collections::HashMap;
@@ -62,6 +62,24 @@ extern "C" fn cuGetErrorName(_: u32, _: *mut *const c_char) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuGetErrorString(_: u32, _: *mut *const c_char) -> u32 {
     1
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetCount(count: *mut c_int) -> u32 {
+    answer!(count = 1);
+    note("cuDeviceGetCount".into())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> u32 {
+    answer!(device = ordinal);
+    note("cuDeviceGet".into())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxRetain(context: *mut u64, _: c_int) -> u32 {
+    answer!(context = 0xC0u64);
+    note("cuDevicePrimaryCtxRetain".into())
 }
 
 #[unsafe(no_mangle)]

@@ -1,8 +1,8 @@
 //! A driver that a test scripts: every failure of a driver and a device, on any machine.
 
+mod compile;
+
 use std::ffi::{CStr, CString, c_char};
-use std::path::Path;
-use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libloading::Library;
@@ -49,35 +49,13 @@ impl Script {
 
 /// Compiles the driver and names it to this process, before anything else here asks for a driver.
 fn open() -> Library {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let name = format!("scripted_driver_{}", std::process::id());
-    let (source, library) = (folder.join(&name).with_extension("rs"), folder.join(&name).with_extension("so"));
-    std::fs::write(&source, text()).unwrap();
-    let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
-    let output = Command::new(rustc)
-        .args(["--crate-type", "cdylib", "--edition", "2024", "-Adead_code", "-o"])
-        .arg(&library)
-        .arg(&source)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let library = compile::compile();
     // SAFETY: every test begins by waiting for this function, so no other thread of theirs reads the environment.
     unsafe { std::env::set_var("HOPPER_ATTENTION_DRIVER", &library) };
     // SAFETY: the library's initialisers are those of Rust's standard library.
     let opened = unsafe { Library::new(&library) }.unwrap();
     // Opened it needs no name; the crate opens it by its name as soon as it is asked for a driver.
     hopper_attention::raw::prepare(64, hopper_attention::DType::F16, false).unwrap();
-    std::fs::remove_file(&source).unwrap();
     std::fs::remove_file(&library).unwrap();
     opened
-}
-
-/// The source of the driver: `library.rs`, and the rest of the functions that the driver table wants.
-fn text() -> String {
-    let written = include_str!("library.rs");
-    let table = include_str!("../../../driver/src/table.rs");
-    let names = table.lines().filter_map(|line| line.trim().strip_prefix("fn cu")?.split_once('(').map(|(name, _)| format!("cu{name}")));
-    let missing = names.filter(|name| !written.contains(&format!("fn {name}(")));
-    let stubs = missing.map(|name| format!("#[unsafe(no_mangle)]\nextern \"C\" fn {name}() -> u32 {{ note(\"{name}\".into()) }}\n"));
-    written.to_owned() + &stubs.collect::<String>()
 }

@@ -1,7 +1,5 @@
 //! Tensors in and out of safetensors files.
 
-use std::path::Path;
-
 use half::{bf16, f16};
 use hopper_attention::{DType, Element, Layout};
 use safetensors::tensor::TensorView;
@@ -93,14 +91,18 @@ impl Order {
 
 /// The elements of a tensor in the order [batch, seqlen, heads, head_dim], from those that lie as `layout` says.
 pub fn in_order_bshd<T: Copy>(values: &[T], layout: &Layout) -> Vec<T> {
+    if values.is_empty() {
+        // An empty tensor's other extents may be anything.
+        return Vec::new();
+    }
     let Layout { shape: [batch, seqlen, heads, head_dim], strides } = *layout;
     let starts =
         (0..batch).flat_map(|b| (0..seqlen).flat_map(move |s| (0..heads).map(move |h| b * strides[0] + s * strides[1] + h * strides[2])));
     starts.flat_map(|start| &values[start..start + head_dim]).copied().collect()
 }
 
-/// Writes `o`, given in the order [batch, seqlen, heads, head_dim], in the order of the file, and `lse`.
-pub fn write<T: Element>(path: &Path, o: &[T], lse: &[f32], shape: [usize; 4], order: Order) -> Result<()> {
+/// The bytes of a file with `o`, given in the order [batch, seqlen, heads, head_dim], in the order of the file, and `lse`.
+pub fn serialize<T: Element>(o: &[T], lse: &[f32], shape: [usize; 4], order: Order) -> Result<Vec<u8>> {
     let [batch, seqlen, heads, head_dim] = shape;
     let (o, o_shape) = match order {
         Order::Bshd => (o.to_vec(), shape.to_vec()),
@@ -113,8 +115,7 @@ pub fn write<T: Element>(path: &Path, o: &[T], lse: &[f32], shape: [usize; 4], o
     };
     let o = TensorView::new(dtype, o_shape, bytemuck::cast_slice(&o))?;
     let lse = TensorView::new(Dtype::F32, vec![batch, heads, seqlen], bytemuck::cast_slice(lse))?;
-    let written = safetensors::serialize_to_file([("o", o), ("lse", lse)], None, path);
-    Ok(written.map_err(|error| format!("cannot write {}: {error}", path.display()))?)
+    Ok(safetensors::serialize([("o", o), ("lse", lse)], None)?)
 }
 
 #[cfg(test)]
@@ -127,10 +128,7 @@ mod tests {
         let o: Vec<f16> = (0..240).map(|i| f16::from_f32(i as f32)).collect();
         let lse: Vec<f32> = (0..30).map(|i| i as f32).collect();
         for (order, file_shape) in [(Order::Bshd, [2, 3, 5, 8]), (Order::Bhsd, [2, 5, 3, 8])] {
-            let path = std::env::temp_dir().join(format!("hopper-attention-{}-{}.safetensors", std::process::id(), order as u8));
-            write(&path, &o, &lse, shape, order).unwrap();
-            let bytes = std::fs::read(&path).unwrap();
-            std::fs::remove_file(&path).unwrap();
+            let bytes = serialize(&o, &lse, shape, order).unwrap();
             let tensors = Tensors::parse(&bytes).unwrap();
             assert_eq!(tensors.dtype("o").unwrap(), DType::F16);
             let (values, read_shape) = tensors.floats("o").unwrap();

@@ -2,8 +2,11 @@
 
 mod compare;
 mod file;
+mod output;
 
 use std::error::Error;
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -17,18 +20,19 @@ use hopper_attention::{Attention, DType, Element, Layout, Tensor};
 
 use crate::compare::{Comparison, Expected};
 use crate::file::{Inputs, Tensors};
+use crate::output::Output;
 
 /// Computes attention on a Hopper GPU: reads the tensors q, k and v (F16 or BF16) of a safetensors file, writes o (of the same type) and
 /// lse (F32, natural logarithm, [batch, heads, seqlen_q]).
 ///
-/// Exit status: 0 if all went well, 1 if --compare found a difference beyond rounding, 2 if nothing could be computed.
+/// Exit status: 0 if all went well, 1 if --compare found a difference beyond rounding, 2 after any error.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
     /// The safetensors file with q, k and v.
     input: PathBuf,
 
-    /// Where o and lse go.
+    /// Where o and lse go: a regular file or a new one, not the input file.
     #[arg(short, long, required_unless_present = "compare")]
     output: Option<PathBuf>,
 
@@ -77,37 +81,45 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
-            eprintln!("error: {error}");
+            // A reader that has gone away wants to hear no more; and where stderr fails too, the exit status is all that is left.
+            if !error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) {
+                let _ = writeln!(io::stderr(), "error: {error}");
+            }
             ExitCode::from(2)
         }
     }
 }
 
+/// Prints a line, where `println!` would panic if it cannot.
+fn print(line: impl Display) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    Ok(writeln!(stdout, "{line}").and_then(|()| stdout.flush())?)
+}
+
 /// Whether the comparison, if one was asked for, found nothing but rounding.
 fn run(arguments: &Arguments) -> Result<bool> {
     let bytes = std::fs::read(&arguments.input).map_err(|error| format!("cannot read {}: {error}", arguments.input.display()))?;
+    let output = arguments.output.as_ref().map(|path| Output::open(path, &arguments.input)).transpose()?;
     let tensors = Tensors::parse(&bytes).map_err(|error| format!("{}: {error}", arguments.input.display()))?;
     match tensors.dtype("q")? {
-        DType::F16 => attend::<f16>(arguments, &tensors),
-        DType::Bf16 => attend::<bf16>(arguments, &tensors),
+        DType::F16 => attend::<f16>(arguments, &tensors, output),
+        DType::Bf16 => attend::<bf16>(arguments, &tensors, output),
     }
 }
 
-fn attend<T: Element>(arguments: &Arguments, tensors: &Tensors) -> Result<bool> {
+fn attend<T: Element>(arguments: &Arguments, tensors: &Tensors, output: Option<Output>) -> Result<bool> {
     let inputs = Inputs::<T>::read(tensors, arguments.layout)?;
-    let (o, lse) = on_device(arguments, &inputs)?;
     let shape = inputs.q.1.shape;
+    let (o, lse) = on_device(arguments, &inputs)?;
+    if let Some(output) = output {
+        output.write(&file::serialize(&o, &lse, shape, arguments.layout)?)?;
+    }
     let [batch, seqlen_q, heads, head_dim] = shape;
-    let mask = if arguments.causal { "causal" } else { "full" };
-    println!(
-        "{} {mask}: batch {batch}, seqlen {seqlen_q} on {}, heads {heads} on {}, head_dim {head_dim}",
-        T::DTYPE.name(),
-        inputs.k.1.shape[1],
-        inputs.k.1.shape[2]
-    );
+    let [_, seqlen_k, heads_k, _] = inputs.k.1.shape;
+    let (dtype, mask) = (T::DTYPE.name(), if arguments.causal { "causal" } else { "full" });
+    print(format_args!("{dtype} {mask}: batch {batch}, seqlen {seqlen_q} on {seqlen_k}, heads {heads} on {heads_k}, head_dim {head_dim}"))?;
     if let Some(path) = &arguments.output {
-        file::write(path, &o, &lse, shape, arguments.layout)?;
-        println!("wrote o and lse to {}", path.display());
+        print(format_args!("wrote o and lse to {}", path.display()))?;
     }
     let expected = match arguments.compare {
         None => return Ok(true),
@@ -115,7 +127,7 @@ fn attend<T: Element>(arguments: &Arguments, tensors: &Tensors) -> Result<bool> 
         Some(CompareWith::Exact) => exact(arguments, &inputs)?,
     };
     let comparison = Comparison::new(&o, &lse, &expected, &inputs.v.0);
-    println!("{comparison}");
+    print(&comparison)?;
     Ok(comparison.agrees())
 }
 
