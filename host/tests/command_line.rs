@@ -119,3 +119,25 @@ fn results_go_where_the_path_leads() {
     assert_eq!(fs::metadata(folder.path("old")).unwrap().ino(), inode);
     assert!(folder.path("soft").is_symlink() && folder.path("behind").is_file());
 }
+
+#[test]
+fn what_is_to_be_compared_must_be_there() {
+    let folder = Folder::new("compare");
+    refused(&folder.command().args(["--compare", "file"]).output().unwrap(), "the file has no tensor 'o'; it has: k, q, v");
+}
+
+#[test]
+fn a_stdout_that_takes_nothing_is_an_error() {
+    let driver = scripted::compile();
+    let folder = Folder::new("stdout");
+    let mut command = folder.command();
+    command.args(["--compare", "exact"]).env("HOPPER_ATTENTION_DRIVER", &driver);
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    refused(&command.stdout(full).output().unwrap(), "No space left on device");
+    // A pipe without a reader, as `| head` leaves it; nothing is to be said of that.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = command.stdout(writer).output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(2), &b""[..]));
+    fs::remove_file(&driver).unwrap();
+}

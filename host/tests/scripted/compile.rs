@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The library, which the caller removes.
 pub fn compile() -> PathBuf {
+    static COMPILED: AtomicU32 = AtomicU32::new(0);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let name = format!("scripted_driver_{}", std::process::id());
+    let name = format!("scripted_driver_{}_{}", std::process::id(), COMPILED.fetch_add(1, Ordering::Relaxed));
     let (source, library) = (folder.join(&name).with_extension("rs"), folder.join(&name).with_extension("so"));
     std::fs::write(&source, text()).unwrap();
     let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
