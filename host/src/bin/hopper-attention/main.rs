@@ -83,7 +83,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::from(1),
         Err(error) => {
             // A reader that has gone away wants to hear no more; and where stderr fails too, the exit status is all that is left.
-            if !error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) {
+            if error.downcast_ref::<io::Error>().is_none_or(|error| error.kind() != ErrorKind::BrokenPipe) {
                 let _ = writeln!(io::stderr(), "error: {error}");
             }
             ExitCode::from(2)
