@@ -76,6 +76,7 @@ driver_table! {
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
     fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
     fn cuDevicePrimaryCtxRelease_v2(device: CUdevice);
+    fn cuDevicePrimaryCtxReset_v2(device: CUdevice);
 
     fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice);
     fn cuCtxDestroy_v2(context: CUcontext);

@@ -1,6 +1,8 @@
 //! How much is tested: everything on a GPU; where an emulator stands in for it, every kernel and every test that fits, with fewer and
 //! smaller cases. Decided here and nowhere else.
 
+use crate::Failure;
+use std::ffi::{OsStr, OsString};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -56,14 +58,23 @@ impl Profile {
     ///
     /// # Panics
     ///
-    /// If the environment variable has another value than those it may have.
+    /// If the environment variable has another value than those it may have; programs ask [`Profile::of_environment`] first.
     pub fn get() -> Self {
         static PROFILE: OnceLock<Profile> = OnceLock::new();
-        *PROFILE.get_or_init(|| match std::env::var(DEVICE_VARIABLE).as_deref() {
-            Err(_) | Ok("gpu") => Self::Gpu,
-            Ok("emulator") => Self::Emulator,
-            Ok(other) => panic!("{DEVICE_VARIABLE} is '{other}', but must be 'gpu' or 'emulator'"),
-        })
+        *PROFILE.get_or_init(|| Self::of_environment().unwrap_or_else(|failure| panic!("{failure}")))
+    }
+
+    /// The profile that the environment variable names, or what is wrong with it.
+    pub fn of_environment() -> Result<Self, Failure> {
+        Self::named(std::env::var_os(DEVICE_VARIABLE))
+    }
+
+    fn named(name: Option<OsString>) -> Result<Self, Failure> {
+        match name.as_deref().map(OsStr::to_string_lossy).as_deref() {
+            None | Some("gpu") => Ok(Self::Gpu),
+            Some("emulator") => Ok(Self::Emulator),
+            Some(other) => Err(Failure(format!("{DEVICE_VARIABLE} is '{other}', but must be 'gpu' or 'emulator'"))),
+        }
     }
 
     /// The name, as the environment variable spells it.
@@ -94,16 +105,16 @@ impl Profile {
         }
     }
 
-    /// How many cases a property draws.
-    ///
-    /// # Panics
-    ///
-    /// If the environment variable is no number.
-    pub fn property_cases(self) -> u32 {
-        match std::env::var(CASES_VARIABLE) {
-            Ok(cases) => cases.parse().unwrap_or_else(|_| panic!("{CASES_VARIABLE} is '{cases}', but must be a number")),
-            Err(_) => self.pick(400, 12),
-        }
+    /// How many cases a property draws, or what is wrong with the environment variable.
+    pub fn property_cases(self) -> Result<u32, Failure> {
+        self.cases(std::env::var_os(CASES_VARIABLE))
+    }
+
+    fn cases(self, cases: Option<OsString>) -> Result<u32, Failure> {
+        let Some(cases) = cases else { return Ok(self.pick(400, 12)) };
+        let cases = cases.to_string_lossy();
+        let number = cases.parse().ok().filter(|&number| number > 0);
+        number.ok_or_else(|| Failure(format!("{CASES_VARIABLE} is '{cases}', but must be a number of at least 1")))
     }
 
     /// Pairs of query and key for which the CPU computes references in one case; beyond that, rows are sampled.
@@ -114,5 +125,32 @@ impl Profile {
     /// After how long work on the device counts as hanging.
     pub fn patience(self) -> Duration {
         self.pick(Duration::from_secs(60), Duration::from_secs(3600))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_profiles() {
+        assert_eq!(Profile::named(None), Ok(Profile::Gpu));
+        for profile in [Profile::Gpu, Profile::Emulator] {
+            assert_eq!(Profile::named(Some(profile.name().into())), Ok(profile));
+        }
+        for wrong in ["", "GPU", "emulator ", "cpu"] {
+            let failure = Profile::named(Some(wrong.into())).unwrap_err();
+            assert_eq!(failure.0, format!("HOPPER_ATTENTION_DEVICE is '{wrong}', but must be 'gpu' or 'emulator'"));
+        }
+    }
+
+    #[test]
+    fn a_property_draws_at_least_one_case() {
+        assert_eq!(Profile::Emulator.cases(None), Ok(12));
+        assert_eq!(Profile::Emulator.cases(Some("1".into())), Ok(1));
+        for wrong in ["", "0", "-1", "many", "4294967296"] {
+            let failure = Profile::Gpu.cases(Some(wrong.into())).unwrap_err();
+            assert_eq!(failure.0, format!("HOPPER_ATTENTION_PROPERTY_CASES is '{wrong}', but must be a number of at least 1"));
+        }
     }
 }

@@ -99,8 +99,12 @@ fn split_arguments(arguments: impl IntoIterator<Item = String>) -> Result<(Optio
     Ok((options, rest))
 }
 
-/// Runs a test program.
-pub fn run(program: &str, tests: Vec<DeviceTest>) -> ExitCode {
+/// Runs a test program. The tests are made when the environment is known to be sound.
+pub fn run(program: &str, tests: impl FnOnce() -> Vec<DeviceTest>) -> ExitCode {
+    if let Err(failure) = Profile::of_environment() {
+        eprintln!("{program}: {failure}");
+        return ExitCode::FAILURE;
+    }
     let (mut options, rest) = match split_arguments(std::env::args()) {
         Ok(split) => split,
         Err(message) => {
@@ -121,7 +125,7 @@ pub fn run(program: &str, tests: Vec<DeviceTest>) -> ExitCode {
         eprintln!("{program}: a device is required, but there is no usable one: {why}");
         return ExitCode::FAILURE;
     }
-    run_with(program, replaced_by_a_case(tests), &options, &arguments, devices)
+    run_with(program, replaced_by_a_case(tests()), &options, &arguments, devices)
 }
 
 fn run_with(

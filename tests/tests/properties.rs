@@ -14,24 +14,29 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const SEED_VARIABLE: &str = "HOPPER_ATTENTION_PROPERTY_SEED";
 
 fn main() -> ExitCode {
-    let seed = match seed() {
-        Ok(seed) => seed,
+    let settings = || Ok::<_, Failure>((seed()?, Profile::of_environment()?.property_cases()?));
+    let (seed, count) = match settings() {
+        Ok(settings) => settings,
         Err(failure) => {
             eprintln!("properties: {failure}");
             return ExitCode::FAILURE;
         }
     };
     println!("{SEED_VARIABLE}={seed}");
+    trials::run("properties", || tests(seed, count))
+}
+
+fn tests(seed: u64, count: u32) -> Vec<DeviceTest> {
     let mut tests = Vec::new();
     for dtype in ElementType::ALL {
         for causal in [false, true] {
             let name = |property: &str| format!("{property}::{}_{}", dtype.name(), if causal { "causal" } else { "full" });
-            tests.push(DeviceTest::new(name("any_shape"), move || holds(seed, shapes(dtype, causal))));
-            tests.push(DeviceTest::new(name("any_layout"), move || holds(seed, layouts(dtype, causal))));
-            tests.push(DeviceTest::new(name("any_values"), move || holds(seed, values(dtype, causal))));
+            tests.push(DeviceTest::new(name("any_shape"), move || holds(seed, count, shapes(dtype, causal))));
+            tests.push(DeviceTest::new(name("any_layout"), move || holds(seed, count, layouts(dtype, causal))));
+            tests.push(DeviceTest::new(name("any_values"), move || holds(seed, count, values(dtype, causal))));
         }
     }
-    trials::run("properties", tests)
+    tests
 }
 
 fn seed() -> Result<u64, Failure> {
@@ -44,11 +49,11 @@ fn seed() -> Result<u64, Failure> {
     }
 }
 
-/// Draws cases and checks each; a failure is shrunk.
-fn holds(seed: u64, cases: impl Strategy<Value = Case>) -> Result<(), Failure> {
+/// Draws `count` cases and checks each; a failure is shrunk.
+fn holds(seed: u64, count: u32, cases: impl Strategy<Value = Case>) -> Result<(), Failure> {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let config = Config { cases: Profile::get().property_cases(), max_shrink_iters: 1000, failure_persistence: None, ..Config::default() };
+    let config = Config { cases: count, max_shrink_iters: 1000, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
     let outcome = runner.run(&cases, |case| check_case(&case).map_err(|failure| TestCaseError::fail(failure.0)));
     outcome.map_err(|error| match error {

@@ -118,6 +118,51 @@ impl Drop for OwnContext {
     }
 }
 
+/// A device's primary context, retained and current on this thread until it is dropped. For processes that never ask for [`gpus`], which
+/// keeps it retained: there the context goes with the last of these, and the next is another.
+#[derive(Debug)]
+pub struct PrimaryContext {
+    device: CUdevice,
+}
+
+impl PrimaryContext {
+    /// Retains that of a device, counted as the driver does.
+    pub fn retain(ordinal: usize) -> Result<Self, Failure> {
+        let (mut device, mut context) = (0, ptr::null_mut());
+        // SAFETY: no arguments that could be wrong.
+        check("cuInit", unsafe { driver()?.cuInit(0) })?;
+        // SAFETY: `device` is writable; any ordinal may be asked for.
+        check("cuDeviceGet", unsafe { driver()?.cuDeviceGet(&mut device, ordinal as c_int) })?;
+        // SAFETY: `context` is writable, and `device` comes from the driver.
+        check("cuDevicePrimaryCtxRetain", unsafe { driver()?.cuDevicePrimaryCtxRetain(&mut context, device) })?;
+        let retained = Self { device };
+        // SAFETY: the context was retained above.
+        check("cuCtxSetCurrent", unsafe { driver()?.cuCtxSetCurrent(context) })?;
+        Ok(retained)
+    }
+
+    /// Destroys what is in it, as `cudaDeviceReset` does, before it is released.
+    ///
+    /// # Errors
+    ///
+    /// What the driver returns.
+    pub fn reset(self) -> Result<(), Failure> {
+        no_current_context()?;
+        // SAFETY: what was made in the context is dropped before this value, and nothing else in the process uses it.
+        check("cuDevicePrimaryCtxReset", unsafe { driver()?.cuDevicePrimaryCtxReset_v2(self.device) })
+    }
+}
+
+impl Drop for PrimaryContext {
+    fn drop(&mut self) {
+        // Once released it must not be current, even where the driver would put up with that.
+        if let (Ok(()), Ok(driver)) = (no_current_context(), driver()) {
+            // SAFETY: this value retained it, and what was made in it is dropped before it.
+            let _: CUresult = unsafe { driver.cuDevicePrimaryCtxRelease_v2(self.device) };
+        }
+    }
+}
+
 /// Leaves this thread without a current context.
 pub fn no_current_context() -> Result<(), Failure> {
     // SAFETY: null is allowed.

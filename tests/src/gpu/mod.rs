@@ -4,7 +4,7 @@ mod context;
 mod memory;
 mod stream;
 
-pub use context::{Gpu, OwnContext, free_bytes, gpus, no_current_context};
+pub use context::{Gpu, OwnContext, PrimaryContext, free_bytes, gpus, no_current_context};
 pub use memory::{Buffer, GUARD_BYTES, Guarded, POISON};
 pub use stream::{Graph, Stream};
 

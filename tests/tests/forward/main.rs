@@ -12,8 +12,10 @@ use hopper_attention_tests::{DeviceTest, ElementType, trials};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let tables = [lengths::tests(), shapes::tests(), layouts::tests(), values::tests(), nonfinite::tests(), activations::tests()];
-    trials::run("forward", tables.into_iter().flatten().collect())
+    trials::run("forward", || {
+        let tables = [lengths::tests(), shapes::tests(), layouts::tests(), values::tests(), nonfinite::tests(), activations::tests()];
+        tables.into_iter().flatten().collect()
+    })
 }
 
 /// A kernel of the library: its tiles and its element type.

@@ -5,6 +5,7 @@ mod devices;
 mod graphs;
 mod job;
 mod memory;
+mod primary_contexts;
 mod refusals;
 mod repeats;
 mod safe_api;
@@ -14,15 +15,21 @@ use hopper_attention_tests::trials;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let tables = [
-        repeats::tests(),
-        streams::tests(),
-        graphs::tests(),
-        contexts::tests(),
-        devices::tests(),
-        memory::tests(),
-        refusals::tests(),
-        safe_api::tests(),
-    ];
-    trials::run("runtime", tables.into_iter().flatten().collect())
+    if let Some(outcome) = primary_contexts::asked_of_this_process() {
+        return outcome;
+    }
+    trials::run("runtime", || {
+        let tables = [
+            repeats::tests(),
+            streams::tests(),
+            graphs::tests(),
+            contexts::tests(),
+            primary_contexts::tests(),
+            devices::tests(),
+            memory::tests(),
+            refusals::tests(),
+            safe_api::tests(),
+        ];
+        tables.into_iter().flatten().collect()
+    })
 }
