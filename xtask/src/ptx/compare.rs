@@ -14,7 +14,7 @@ use std::path::Path;
 /// One kernel of one folder.
 struct Kernel {
     finished: Finished,
-    text: String,
+    lines: usize,
     resources: Option<Resources>,
 }
 
@@ -27,14 +27,14 @@ struct Side {
 }
 
 impl Side {
-    fn read(folder: &Path, only: &str, tools: Option<&Tools>, scratch: &str) -> Result<Self> {
+    fn read(folder: &Path, only: &str, tools: Option<&Tools>, scratch: &str, sass: Option<&Path>) -> Result<Self> {
         let mut side = Self { folder: shown(folder), kernels: BTreeMap::new(), problems: Vec::new() };
         let mut files = Vec::new();
         for name in ptx_names(folder)?.into_iter().filter(|name| name.contains(only)) {
             let text = fs::read_to_string(folder.join(format!("{name}.ptx"))).with_context(|| format!("cannot read {name}.ptx"))?;
             match finished::read(&text) {
                 Ok(finished) if finished.name == name => {
-                    side.kernels.insert(name.clone(), Kernel { finished, text: text.clone(), resources: None });
+                    side.kernels.insert(name.clone(), Kernel { finished, lines: text.lines().count(), resources: None });
                     files.push(EntryFile { name, text });
                 }
                 Ok(finished) => side.problems.push(format!("{name}.ptx holds the kernel {}", finished.name)),
@@ -43,7 +43,7 @@ impl Side {
         }
         ensure!(!side.kernels.is_empty() || !side.problems.is_empty(), "{} holds no PTX", side.folder);
         let Some(tools) = tools else { return Ok(side) };
-        for (name, result) in assemble(&files, tools, &target().join("ptx-build").join(scratch), None)? {
+        for (name, result) in assemble(&files, tools, &target().join("ptx-build").join(scratch), sass)? {
             match result {
                 Ok(resources) => side.kernels.get_mut(&name).expect("only kernels were assembled").resources = Some(resources),
                 Err(error) => side.problems.push(format!("{name}: {error:#}")),
@@ -68,8 +68,12 @@ pub struct Comparison {
 pub fn compare(a: &Path, b: &Path, options: &Options) -> Result<Comparison> {
     let tools = Tools::find()?;
     ensure!(tools.is_some() || !options.require_ptxas, "no ptxas found: run `cargo xtask setup`");
-    let side = |folder, scratch| Side::read(folder, &options.only, tools.as_ref(), scratch);
-    Ok(Comparison { a: side(a, "compared-a")?, b: side(b, "compared-b")?, release: tools.as_ref().map(|tools| tools.release.clone()) })
+    let side = |folder, scratch, sass| Side::read(folder, &options.only, tools.as_ref(), scratch, sass);
+    Ok(Comparison {
+        a: side(a, "compared-a", options.sass.as_deref())?,
+        b: side(b, "compared-b", None)?,
+        release: tools.as_ref().map(|tools| tools.release.clone()),
+    })
 }
 
 impl Comparison {
@@ -81,16 +85,7 @@ impl Comparison {
         let assembled =
             if self.release.is_some() { ", and ptxas objects to none" } else { "; NOT assembled: `cargo xtask setup` installs ptxas" };
         println!("{} kernels agree in name, parameters and launch bounds{assembled}", self.a.kernels.len());
-        if self.is_identical() {
-            println!("the files are the same, byte for byte");
-        }
         Ok(())
-    }
-
-    /// Whether both folders hold the same kernels, byte for byte.
-    pub fn is_identical(&self) -> bool {
-        let [a, b] = [&self.a, &self.b].map(|side| side.kernels.iter().map(|(name, kernel)| (name, &kernel.text)));
-        a.eq(b)
     }
 
     /// The table, and what does not conform or agree.
@@ -159,7 +154,7 @@ fn row(name: &str, width: usize, kernels: [Option<&Kernel>; 2]) -> String {
         _ => "-".to_owned(),
     };
     let total = total.map(cell);
-    let lines = kernels.map(|kernel| kernel.map_or("-".to_owned(), |kernel| kernel.text.lines().count().to_string()));
+    let lines = kernels.map(|kernel| kernel.map_or("-".to_owned(), |kernel| kernel.lines.to_string()));
     format!(
         "{name:width$}  {:>4} {:>4}  {:>6} {:>6} {ratio:>5}  {:>3} {:>3}  {:>4} {:>4}  {:>5} {:>5}\n",
         registers[0], registers[1], total[0], total[1], wgmma[0], wgmma[1], exp2[0], exp2[1], lines[0], lines[1]
@@ -175,7 +170,7 @@ mod tests {
             let finished = Finished { name: name.to_owned(), parameters: vec![parameter.to_owned()], threads, fusible: 0 };
             let resources =
                 Resources { registers: 168, instructions: Some(Instructions { total, wgmma: 32, exp2: 64 }), ..Default::default() };
-            (name.to_owned(), Kernel { finished, text: "\n".repeat(100), resources: Some(resources) })
+            (name.to_owned(), Kernel { finished, lines: 100, resources: Some(resources) })
         });
         Side { folder: folder.to_owned(), kernels: kernels.collect(), problems: problems.iter().map(|text| (*text).to_owned()).collect() }
     }
