@@ -89,7 +89,8 @@ fn tools(_: &mut Tally) -> Result<()> {
 }
 
 fn fresh_ptx(_: &mut Tally) -> Result<()> {
-    ptx::run(&ptx::Options { check: true, ..ptx::Options::default() })
+    ptx::run(&ptx::Options { check: true, ..ptx::Options::default() })?;
+    ptx::run(&ptx::Options { backend: ptx::Backend::StandIn, ..ptx::Options::default() })
 }
 
 fn clippy(_: &mut Tally) -> Result<()> {
@@ -119,7 +120,7 @@ fn tests(tally: &mut Tally) -> Result<()> {
 }
 
 fn device_tests(tally: &mut Tally) -> Result<()> {
-    *tally += &test::on_device(&emulator()?, &SCHEDULES, None)?;
+    *tally += &test::on_device(&emulator()?, &SCHEDULES, None, None)?;
     ensure!(tally.failed == 0, "tests failed (see above)");
     Ok(())
 }

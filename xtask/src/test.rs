@@ -6,6 +6,7 @@ use crate::emulator::Schedule;
 use crate::tally::{Tally, parse_unittest, run_tests};
 use crate::workspace::{cargo, line, output_of, root};
 use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The package that holds the device tests and the benchmark.
@@ -44,13 +45,21 @@ pub struct Options {
     /// On the emulator, the device tests run once for each of these orders of execution, such as 0,1,2; odd ones have 3 multiprocessors
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [0])]
     pub schedules: Vec<u32>,
+    /// The device tests use the kernels of this folder instead of host/ptx: those of another compiler, for instance
+    #[arg(long, value_name = "DIR")]
+    pub ptx_dir: Option<PathBuf>,
     /// Only tests whose name contains this
     #[arg(value_name = "FILTER")]
     pub filter: Option<String>,
 }
 
+/// Where the library finds kernels other than its own.
+const PTX_DIR_VARIABLE: &str = "HOPPER_ATTENTION_PTX_DIR";
+
 /// Runs the command.
 pub fn run(options: &Options) -> Result<()> {
+    let ptx_dir =
+        options.ptx_dir.as_ref().map(|dir| dir.canonicalize().with_context(|| format!("--ptx-dir {}", dir.display()))).transpose()?;
     let device = options.device.wanted().map(Device::find).transpose()?;
     let filter = options.filter.as_deref();
     let mut tally = Tally::default();
@@ -58,7 +67,7 @@ pub fn run(options: &Options) -> Result<()> {
         Some(device) => {
             println!("the device tests will run on {device}; first the others");
             tally += &on_host(filter)?;
-            tally += &on_device(device, &options.schedules, filter)?;
+            tally += &on_device(device, &options.schedules, ptx_dir.as_deref(), filter)?;
         }
         None => tally += &everything_on_host(filter)?,
     }
@@ -68,7 +77,10 @@ pub fn run(options: &Options) -> Result<()> {
     println!("\n{tally}");
     tally.reasons().iter().for_each(|line| println!("{line}"));
     match &device {
-        Some(device) => println!("The device tests ran on {device}."),
+        Some(device) => {
+            let kernels = ptx_dir.map(|dir| format!(", with the kernels of {}", dir.display())).unwrap_or_default();
+            println!("The device tests ran on {device}{kernels}.");
+        }
         None => println!("The device tests did not run: --device auto runs them."),
     }
     ensure!(tally.failed == 0, "tests failed (see above)");
@@ -94,13 +106,14 @@ fn host_tests() -> Command {
 }
 
 /// The device tests' package; on the emulator once for each of `schedules`.
-pub fn on_device(device: &Device, schedules: &[u32], filter: Option<&str>) -> Result<Tally> {
+pub fn on_device(device: &Device, schedules: &[u32], ptx_dir: Option<&Path>, filter: Option<&str>) -> Result<Tally> {
     let environment = device.environment()?;
     let command = || {
         let mut command = cargo();
         // Optimised: the references on the CPU take most of a GPU's time.
         command.args(["test", "--no-fail-fast", "--release", "--package", PACKAGE]).args(filter);
         command.env("HOPPER_ATTENTION_REQUIRE_DEVICE", "1").envs(environment.iter().cloned());
+        command.envs(ptx_dir.map(|dir| (PTX_DIR_VARIABLE, dir)));
         command
     };
     if !matches!(device, Device::Emulator(_)) {
