@@ -120,7 +120,8 @@ fn llvm_config() -> Result<String> {
     };
     let targets = ask(path, "--targets-built").unwrap_or_default();
     ensure!(targets.split_whitespace().any(|target| target == "NVPTX"), "{path} was built for {targets}, without NVPTX: {get}");
-    Ok((*path).to_owned())
+    // A name without a folder is looked for in PATH, by whoever starts it.
+    Ok(if path.contains('/') { std::path::absolute(path)?.display().to_string() } else { (*path).to_owned() })
 }
 
 /// The folder of a CUDA toolkit with libNVVM.
@@ -132,7 +133,7 @@ fn cuda() -> Result<PathBuf> {
 fn cuda_in(folders: &[PathBuf]) -> Result<PathBuf> {
     let lacks = |folder: &Path| CUDA_FILES.into_iter().filter(|file| !folder.join(file).exists()).collect::<Vec<_>>();
     if let Some(complete) = folders.iter().find(|folder| lacks(folder).is_empty()) {
-        return Ok(complete.clone());
+        return Ok(std::path::absolute(complete)?);
     }
     let partial = folders
         .iter()
