@@ -93,6 +93,7 @@ fn fault_code(kind: FaultKind) -> Code {
     match kind {
         FaultKind::IllegalAddress => Code::ILLEGAL_ADDRESS,
         FaultKind::Misaligned => Code::MISALIGNED_ADDRESS,
+        FaultKind::IllegalInstruction => Code::ILLEGAL_INSTRUCTION,
         FaultKind::Budget | FaultKind::Deadlock => Code::LAUNCH_TIMEOUT,
         FaultKind::Unsupported => Code::NOT_SUPPORTED,
         FaultKind::Trap | FaultKind::Race | FaultKind::Uninitialised | FaultKind::Protocol => Code::LAUNCH_FAILED,

@@ -126,6 +126,18 @@ impl<'a, O: Observer> Cta<'a, O> {
         for (coord, &slot) in coords.iter_mut().zip(&copy.coords) {
             *coord = i64::from(warp.words[slot as usize][lane] as i32);
         }
+        // PTX ISA, "Bounding Box"; seen on an H200.
+        let into_row = coords[0] * i64::from(map.element_bytes());
+        if into_row % 16 != 0 {
+            let message = format!("the box begins {into_row} bytes into a row of the tensor, which is no multiple of 16");
+            return Err(Fault::new(FaultKind::IllegalInstruction, message));
+        }
+        if let Direction::Reduce(function) = copy.direction
+            && !reduces(function, element_type(map.element))
+        {
+            let message = format!("{function:?} does not reduce tensors of {:?}", element_type(map.element));
+            return Err(Fault::new(FaultKind::IllegalInstruction, message));
+        }
         let shared = self.shared_address(warp, copy.shared, Space::Shared, lane, map.box_bytes(), 128)?;
         let mbarrier = self.completion_barrier(warp, copy.mbarrier, lane)?;
         let shape = Shape::Tensor { map: Box::new(map), coords };
@@ -352,6 +364,18 @@ impl<'a, O: Observer> Cta<'a, O> {
             memory.update(address + (i * cell.len()) as u64, ty.bytes(), |old| atomic_result(function, ty, old, value, 0));
         }
         Ok(())
+    }
+}
+
+/// Whether `cp.reduce.async.bulk.tensor` takes the operation for elements of this type (PTX ISA, the instruction's table).
+fn reduces(function: AtomicFn, ty: Type) -> bool {
+    let halves = matches!(ty, Type::F16 | Type::BF16);
+    let integers = matches!(ty, Type::U32 | Type::S32 | Type::U64 | Type::S64);
+    match function {
+        AtomicFn::Add => halves || ty == Type::F32 || integers && ty != Type::S64,
+        AtomicFn::Min | AtomicFn::Max => halves || integers,
+        AtomicFn::Inc | AtomicFn::Dec => ty == Type::U32,
+        _ => integers,
     }
 }
 

@@ -9,6 +9,8 @@ pub enum FaultKind {
     IllegalAddress,
     /// An address that is no multiple of the access's size.
     Misaligned,
+    /// Operands that the hardware refuses as an illegal instruction.
+    IllegalInstruction,
     /// `trap`, or a failed assertion.
     Trap,
     /// No thread can go on.
@@ -30,6 +32,7 @@ impl FaultKind {
         match self {
             FaultKind::IllegalAddress => "illegal address",
             FaultKind::Misaligned => "misaligned address",
+            FaultKind::IllegalInstruction => "illegal instruction",
             FaultKind::Trap => "trap",
             FaultKind::Deadlock => "deadlock",
             FaultKind::Budget => "instruction budget exceeded",
