@@ -85,6 +85,10 @@ integers! {
         CONTEXT = 1,
         /// The device that the memory belongs to (a `c_int`).
         DEVICE_ORDINAL = 9,
+        /// Where the allocation, or the reservation of addresses, begins (a `CUdeviceptr`).
+        RANGE_START_ADDR = 11,
+        /// How long it is, bytes (a `usize`).
+        RANGE_SIZE = 12,
     }
 
     /// `CU_JIT_*`: what `cuModuleLoadDataEx` can be told.

@@ -11,22 +11,21 @@ use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use hopper_attention_driver::{
-    CUcontext, CUctx_st, CUdevice, CUdevice_attribute, CUdeviceptr, CUfunc_st, CUfunction, CUfunction_attribute, CUjit_option,
-    CUpointer_attribute, CUresult, CUstream, CUstreamCaptureMode, Driver,
+    CUcontext, CUctx_st, CUdevice, CUdevice_attribute, CUfunc_st, CUfunction, CUfunction_attribute, CUjit_option, CUresult, CUstream,
+    CUstreamCaptureMode, Driver,
 };
 use hopper_attention_kernels::config::{FORWARD, TileConfig};
 
 use crate::Error;
 use crate::error::{check, driver};
 use crate::kernels::{self, Kernel};
-use crate::plan::{Plan, Region};
 use crate::slots::Slots;
 
 /// A context whose device can run the kernels.
 pub(crate) struct Context {
     id: u64,
     handle: Handle<CUctx_st>,
-    device: CUdevice,
+    pub device: CUdevice,
     pub multiprocessors: u32,
     pub driver: &'static Driver,
     pub slots: Slots,
@@ -147,14 +146,9 @@ impl Context {
         Ok(slot.get_or_init(|| Handle(function)).0)
     }
 
-    /// Refuses addresses that are not memory of this context.
-    pub fn check_addresses(&self, plan: &Plan) -> Result<(), Error> {
-        for (field, map) in ["q", "k", "v", "o"].into_iter().zip(&plan.maps) {
-            if let Some(map) = map {
-                self.check_address(field, map.address)?;
-            }
-        }
-        plan.lse.as_ref().map(Region::bytes).map_or(Ok(()), |lse| self.check_address("lse", lse.start))
+    /// The driver's handle.
+    pub fn handle(&self) -> CUcontext {
+        self.handle.0
     }
 
     /// A launch refused the function and stream together: says so where the stream is one of another context.
@@ -169,31 +163,6 @@ impl Context {
             return Error::invalid("stream", "of another context", "of the context that is current on this thread");
         }
         error
-    }
-
-    fn check_address(&self, tensor: &str, address: CUdeviceptr) -> Result<(), Error> {
-        let refuse = |what: &str| {
-            let requirement = format!("memory of the current context, on device {}", self.device);
-            Err(Error::invalid(format!("{tensor}.address"), format!("{address:#x}, {what}"), requirement))
-        };
-        let mut owner: CUcontext = ptr::null_mut();
-        // SAFETY: the attribute is a CUcontext, and `owner` is one; any address may be asked for.
-        match unsafe { self.driver.cuPointerGetAttribute((&raw mut owner).cast(), CUpointer_attribute::CONTEXT, address) } {
-            CUresult::INVALID_VALUE => return refuse("which the driver does not know"),
-            code => check("cuPointerGetAttribute", code)?,
-        }
-        let mut device: c_int = 0;
-        // SAFETY: the attribute is a c_int, and `device` is one.
-        let code = unsafe { self.driver.cuPointerGetAttribute((&raw mut device).cast(), CUpointer_attribute::DEVICE_ORDINAL, address) };
-        check("cuPointerGetAttribute", code)?;
-        if device != self.device {
-            return refuse(&format!("on device {device}"));
-        }
-        // Memory of a pool belongs to a device, not to a context.
-        if !owner.is_null() && owner != self.handle.0 {
-            return refuse("of another context");
-        }
-        Ok(())
     }
 }
 

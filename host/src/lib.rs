@@ -66,6 +66,7 @@ mod error;
 mod kernels;
 mod launch;
 mod layout;
+mod memory;
 mod plan;
 pub mod raw;
 pub mod reference;

@@ -20,7 +20,7 @@ pub use hopper_attention_driver::{CUdeviceptr, CUstream};
 
 use crate::context::Context;
 use crate::plan::Plan;
-use crate::{DType, Dim, Error, Layout, kernels, launch};
+use crate::{DType, Dim, Error, Layout, kernels, launch, memory};
 
 /// A tensor `[batch, seqlen, heads, head_dim]` in device memory, owned by the caller.
 ///
@@ -77,9 +77,13 @@ pub struct Options {
     pub causal: bool,
     /// Factor of the logits, finite and above 0; `None` means `1 / sqrt(head_dim)`.
     pub softmax_scale: Option<f32>,
-    /// Asks the driver of each tensor's address whether it is memory of the current context, and returns [`Error::Invalid`] where it is not,
-    /// instead of a fault that ruins the context. Whether the allocation is long enough is not asked. Costs some hundred nanoseconds an
-    /// address, so it is off by default; memory of another device is refused then, even where peer access would allow it.
+    /// Asks the driver of each tensor whether it lies in memory of the current context, from its first byte to its last, and returns
+    /// [`Error::Invalid`] where it does not, instead of a fault that ruins the context. Off by default, since it asks the driver three
+    /// things a tensor, some hundred nanoseconds each.
+    ///
+    /// In memory of `cuMemAlloc` a tensor has to lie within its allocation. In that of stream-ordered pools and `cuMemMap` only its first
+    /// and its last byte have to be memory of the device: what lies between them may be one piece or several, and the driver does not say
+    /// whose. Memory of another device is refused, even where peer access would allow it.
     pub check_addresses: bool,
 }
 
@@ -129,7 +133,7 @@ pub unsafe fn forward(
     };
     let context = Context::current()?;
     if options.check_addresses {
-        context.check_addresses(&plan)?;
+        memory::check(&context, &plan)?;
     }
     // SAFETY: the plan was made from the caller's tensors, for which the caller answers.
     unsafe { launch::enqueue(&context, &plan, stream) }

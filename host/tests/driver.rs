@@ -247,26 +247,82 @@ fn a_launch_that_fails() {
     assert!(matches!(forward(full(), 5), Err(Error::Driver { call: "cuTensorMapEncodeTiled", .. })));
 }
 
+/// A call that checks addresses is refused with an error that names `field`; one that does not is let through.
+fn refused(field: &str) -> String {
+    let error = forward(raw::Options { check_addresses: true, ..full() }, 0).unwrap_err();
+    assert!(matches!(&error, Error::Invalid { field: found, .. } if found == field), "{error}");
+    forward(full(), 0).unwrap();
+    error.to_string()
+}
+
 #[test]
 fn addresses_are_checked_on_demand() {
     let script = Script::start();
+    script.new_context();
     let checked = raw::Options { check_addresses: true, ..full() };
-    let refused = |field: &str| {
-        let error = forward(checked, 0).unwrap_err();
-        assert!(matches!(&error, Error::Invalid { field: found, .. } if found == field), "{error}");
-        forward(full(), 0).unwrap();
-    };
     forward(checked, 0).unwrap();
+    script.calls();
+    // The owner and the allocation's range of each of the five.
+    forward(checked, 0).unwrap();
+    assert_eq!(script.calls().iter().filter(|call| call.starts_with("cuPointerGetAttribute ")).count(), 15);
+    // Memory of a context of another device, and of another context of this one.
+    script.set("context_of_0x200000000", 0xC1);
+    assert!(refused("k.address").contains("of another context"));
     script.set("device_of_0x200000000", 1);
-    refused("k.address");
-    script.set("device_of_0x200000000", 0);
+    assert!(refused("k.address").contains("on device 1"));
+    script.set("context_of_0x200000000", 0xC0);
     script.set("context_of_0x900000000", 0xC1);
-    refused("lse.address");
-    // Memory of a pool belongs to no context.
-    script.set("context_of_0x900000000", 0);
+    assert!(refused("lse.address").contains("of another context"));
+    script.set("context_of_0x900000000", 0xC0);
     forward(checked, 0).unwrap();
     script.set("cuPointerGetAttribute", 1);
-    refused("q.address");
+    assert!(refused("q.address").contains("which the driver does not know"));
+}
+
+/// Tensors of 32 MiB and an LSE of 512 KiB, see [`SHAPE`].
+#[test]
+fn tensors_end_within_their_allocation() {
+    let script = Script::start();
+    script.new_context();
+    let checked = raw::Options { check_addresses: true, ..full() };
+    let bytes = 2 * SHAPE.iter().product::<usize>() as u64;
+    script.set("size_of_0x200000000", bytes);
+    script.set("size_of_0x900000000", 4 * LSE.len as u64);
+    forward(checked, 0).unwrap();
+    script.set("size_of_0x200000000", bytes - 1);
+    assert!(refused("k.layout").ends_with("must be within the allocation 0x200000000..0x201ffffff"));
+    // The allocation begins before the tensor.
+    script.set("start_of_0x200000000", 0x1_ffff_0000);
+    script.set("size_of_0x200000000", bytes + 0xffff);
+    refused("k.layout");
+    script.set("size_of_0x200000000", bytes + 0x10000);
+    forward(checked, 0).unwrap();
+    script.set("size_of_0x900000000", 4 * LSE.len as u64 - 1);
+    refused("lse.len");
+}
+
+/// What a driver does not say is no reason to refuse a tensor.
+#[test]
+fn memory_of_pools_and_mappings() {
+    let script = Script::start();
+    script.new_context();
+    let checked = raw::Options { check_addresses: true, ..full() };
+    let last = 0x2_0000_0000 + 2 * SHAPE.iter().product::<usize>() as u64 - 1;
+    // It belongs to no context, and its range may be one mapping of several.
+    script.set("context_of_0x200000000", 0);
+    script.set("size_of_0x200000000", 2 << 20);
+    forward(checked, 0).unwrap();
+    script.set(&format!("device_of_{last:#x}"), 1);
+    assert!(refused("k.address").contains("on device 1"));
+    script.set(&format!("device_of_{last:#x}"), 0);
+    script.set(&format!("code_of_9_of_{last:#x}"), 1);
+    assert!(refused("k.layout").contains(&format!("its last byte is {last:#x}, which the driver does not know")));
+    script.set(&format!("code_of_9_of_{last:#x}"), 0);
+    // A driver that tells neither owner nor range.
+    for attribute in [1, 11, 12] {
+        script.set(&format!("code_of_{attribute}_of_0x300000000"), 1);
+    }
+    forward(checked, 0).unwrap();
 }
 
 #[cfg(feature = "cust")]

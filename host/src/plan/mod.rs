@@ -36,7 +36,8 @@ pub(crate) struct Plan {
     pub params: ForwardParams,
     /// Q, K, V, O; `None` for K and V of no keys.
     pub maps: [Option<MapDescription>; 4],
-    pub lse: Option<Region>,
+    /// What is read and written of Q, K, V, O and LSE.
+    pub regions: [Option<Region>; 5],
 }
 
 impl Plan {
@@ -72,8 +73,9 @@ impl Plan {
             k_steps: steps(&k),
             v_steps: steps(&v),
         };
+        let regions = [Some(q.region), k.as_ref().map(|k| k.region), v.as_ref().map(|v| v.region), Some(o.region), lse];
         let maps = [Some(q.map), k.map(|k| k.map), v.map(|v| v.map), Some(o.map)];
-        Ok(Some(Self { config, dtype: q.map.dtype, params, maps, lse }))
+        Ok(Some(Self { config, dtype: q.map.dtype, params, maps, regions }))
     }
 
     /// CTAs of the persistent grid: one for each multiprocessor, as far as there are tiles.

@@ -166,9 +166,11 @@ extern "C" fn cuPointerGetAttribute(result: *mut c_void, attribute: u32, address
     match attribute {
         1 => unsafe { *result.cast::<u64>() = value(&format!("context_of_{address:#x}"), 0xC0) },
         9 => unsafe { *result.cast::<c_int>() = value(&format!("device_of_{address:#x}"), 0) as c_int },
+        11 => unsafe { *result.cast::<u64>() = value(&format!("start_of_{address:#x}"), address) },
+        12 => unsafe { *result.cast::<u64>() = value(&format!("size_of_{address:#x}"), 1 << 32) },
         _ => panic!("attribute {attribute}"),
     }
-    note("cuPointerGetAttribute".into())
+    note(format!("cuPointerGetAttribute {attribute} {address:#x}")).max(value(&format!("code_of_{attribute}_of_{address:#x}"), 0) as u32)
 }
 
 #[unsafe(no_mangle)]

@@ -96,6 +96,10 @@ fn refusals() -> Vec<Refusal> {
             call.options.check_addresses = true;
             call.q.address = HOST.as_ptr().addr() as u64 & !15;
         }),
+        invalid("values_beyond_their_allocation", "v.layout", |call| {
+            call.options.check_addresses = true;
+            call.v.layout.strides[0] += 1 << 32;
+        }),
     ]
 }
 
