@@ -6,7 +6,8 @@ use cust::memory::{DeviceBuffer, DeviceSlice};
 use cust::stream::Stream;
 
 use crate::error::{check, driver};
-use crate::{Element, Error, Tensor, TensorView, TensorViewMut, raw, tensor};
+use crate::plan::Plan;
+use crate::{DType, Element, Error, Layout, Tensor, TensorView, TensorViewMut, raw, tensor};
 
 /// What to compute: `O = softmax(softmax_scale * Q K^T + mask) V`, with the options set one by one.
 ///
@@ -88,6 +89,8 @@ impl Attention {
         v: impl Into<TensorView<'a, T>>,
     ) -> Result<Output<T>, Error> {
         let (q, k, v) = (q.into(), k.into(), v.into());
+        let options = raw::Options { check_addresses: true, ..self.options };
+        check_arguments(q.as_raw(), k.as_raw(), v.as_raw(), &options)?;
         let [batch, seqlen_q, num_heads, _] = q.layout().shape;
         // SAFETY: the kernel writes every element; where it fails, the tensors are dropped unread.
         let mut o = unsafe { Tensor::uninitialized(q.layout().shape)? };
@@ -95,7 +98,6 @@ impl Attention {
         let rows = if o.layout().is_empty() { 0 } else { batch * num_heads * seqlen_q };
         // SAFETY: as above.
         let mut lse = unsafe { tensor::uninitialized::<f32>(rows)? };
-        let options = raw::Options { check_addresses: true, ..self.options };
         let null_stream = ptr::null_mut();
         // SAFETY: the tensors are borrowed until the end of this function, which waits for the work; their views were checked against
         // the memory they borrow, and the addresses are checked to be of this context.
@@ -148,6 +150,18 @@ impl Attention {
         // SAFETY: passed on to the caller. The views were checked against the memory they borrow.
         unsafe { raw::forward(q.as_raw(), k.as_raw(), v.as_raw(), o.as_raw(), lse.map(raw_lse), &self.options, stream.as_inner().cast()) }
     }
+}
+
+/// Refuses what [`raw::forward`] would refuse in memory for O as well, so that on a full device a wrong shape is not called a lack of memory.
+fn check_arguments(q: &raw::Tensor4, k: &raw::Tensor4, v: &raw::Tensor4, options: &raw::Options) -> Result<(), Error> {
+    // O will lie where no input is: say, at the next multiple of 16 bytes behind them all.
+    let end = |tensor: &raw::Tensor4| {
+        let elements = tensor.layout.span().unwrap_or(usize::MAX) as u64;
+        tensor.address.saturating_add(elements.saturating_mul(DType::BYTES.into()))
+    };
+    let behind = [q, k, v].map(end).into_iter().fold(0, u64::max).saturating_add(16) & !15;
+    let o = raw::Tensor4 { address: behind, dtype: q.dtype, layout: Layout::bshd(q.layout.shape) };
+    Plan::new(q, k, v, &o, None, options).map(drop)
 }
 
 fn raw_lse(lse: &mut DeviceSlice<f32>) -> raw::Lse {

@@ -18,7 +18,7 @@ use hopper_attention_kernels::config::{FORWARD, TileConfig};
 
 use crate::Error;
 use crate::error::{check, driver};
-use crate::kernels::{self, Kernel};
+use crate::kernels::{self, Kernel, Ptx};
 use crate::slots::Slots;
 
 /// A context whose device can run the kernels.
@@ -192,11 +192,8 @@ fn until_nul(bytes: &[u8]) -> String {
 /// Compiles a kernel's module into the current context, also while some stream is being captured.
 fn load(driver: &'static Driver, kernel: &Kernel) -> Result<CUfunction, Error> {
     let ptx = kernel.ptx()?;
-    let image = CString::new(ptx.as_bytes()).map_err(|_| Error::Load {
-        entry: kernel.entry,
-        code: CUresult::INVALID_PTX,
-        log: "the PTX holds a NUL character".into(),
-    })?;
+    let failed = |code: CUresult, log: &str| Error::Load { entry: kernel.entry, file: ptx.file.clone(), code, log: log.to_owned() };
+    let image = CString::new(ptx.text.as_bytes()).map_err(|_| failed(CUresult::INVALID_PTX, "the PTX holds a NUL character"))?;
     let _relaxed = RelaxedCapture::enter(driver)?;
     let mut log = vec![0u8; 16 << 10];
     let mut options = [CUjit_option::ERROR_LOG_BUFFER, CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES];
@@ -207,12 +204,16 @@ fn load(driver: &'static Driver, kernel: &Kernel) -> Result<CUfunction, Error> {
         driver.cuModuleLoadDataEx(&mut module, image.as_ptr().cast(), options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr())
     };
     if let Err(code) = code.ok() {
-        return Err(load_error(driver, kernel.entry, code, &ptx, &log));
+        let log = Some(until_nul(&log)).filter(|log| !log.is_empty()).unwrap_or_else(|| "(empty)".into());
+        return Err(too_old(driver, code, &ptx).unwrap_or_else(|| failed(code, &log)));
     }
     let name = CString::new(kernel.entry).expect("entries hold no NUL");
     let mut function = ptr::null_mut();
     // SAFETY: `module` was loaded above, and `name` ends in NUL.
-    let found = check("cuModuleGetFunction", unsafe { driver.cuModuleGetFunction(&mut function, module, name.as_ptr()) });
+    let found = match unsafe { driver.cuModuleGetFunction(&mut function, module, name.as_ptr()) } {
+        CUresult::NOT_FOUND => Err(failed(CUresult::NOT_FOUND, "the PTX holds no entry of this name")),
+        code => check("cuModuleGetFunction", code),
+    };
     let ready = found.and_then(|()| {
         let smem_bytes = kernel.config.smem_bytes() as c_int;
         // SAFETY: `function` is of the module loaded above.
@@ -227,17 +228,17 @@ fn load(driver: &'static Driver, kernel: &Kernel) -> Result<CUfunction, Error> {
     Ok(function)
 }
 
-fn load_error(driver: &Driver, entry: &'static str, code: CUresult, ptx: &str, log: &[u8]) -> Error {
-    if let (CUresult::UNSUPPORTED_PTX_VERSION, Some(ptx)) = (code, kernels::ptx_version(ptx)) {
-        let mut version: c_int = 0;
-        // SAFETY: `version` is writable.
-        if unsafe { driver.cuDriverGetVersion(&mut version) } == CUresult::SUCCESS {
-            let found = (version as u32 / 1000, version as u32 % 1000 / 10);
-            return Error::DriverTooOld { found, needed: kernels::cuda_version_of_ptx(ptx), ptx };
-        }
+/// What `code` means if the driver does not know the PTX version.
+fn too_old(driver: &Driver, code: CUresult, ptx: &Ptx) -> Option<Error> {
+    if code != CUresult::UNSUPPORTED_PTX_VERSION {
+        return None;
     }
-    let log = Some(until_nul(log)).filter(|log| !log.is_empty()).unwrap_or_else(|| "(empty)".into());
-    Error::Load { entry, code, log }
+    let needs = kernels::ptx_version(&ptx.text)?;
+    let mut version: c_int = 0;
+    // SAFETY: `version` is writable.
+    unsafe { driver.cuDriverGetVersion(&mut version) }.ok().ok()?;
+    let found = (version as u32 / 1000, version as u32 % 1000 / 10);
+    Some(Error::DriverTooOld { found, needed: kernels::cuda_version_of_ptx(needs), ptx: needs, file: ptx.file.clone() })
 }
 
 /// While it lives, this thread may make calls that a capture in progress would otherwise forbid and be broken by. What is done meanwhile

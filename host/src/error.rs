@@ -41,6 +41,7 @@ pub enum Error {
 
     /// The current context's device is not a Hopper GPU.
     #[error("device '{device}' has {found}, but the kernels need {needed}")]
+    #[non_exhaustive]
     UnsuitableDevice {
         /// The device's name.
         device: String,
@@ -52,9 +53,10 @@ pub enum Error {
 
     /// The driver does not know the PTX version of the kernels.
     #[error(
-        "the driver supports CUDA {}.{}, but the kernels (PTX {}.{}) need CUDA {}.{}; update the NVIDIA driver",
-        found.0, found.1, ptx.0, ptx.1, needed.0, needed.1
+        "the driver supports CUDA {}.{}, but the kernels (PTX {}.{}{}) need CUDA {}.{}; update the NVIDIA driver",
+        found.0, found.1, ptx.0, ptx.1, of_file(file), needed.0, needed.1
     )]
+    #[non_exhaustive]
     DriverTooOld {
         /// The newest CUDA version that the driver supports, as (major, minor).
         found: (u32, u32),
@@ -62,13 +64,18 @@ pub enum Error {
         needed: (u32, u32),
         /// The PTX version of the kernel.
         ptx: (u32, u32),
+        /// The PTX file; `None` for the PTX that is built in.
+        file: Option<PathBuf>,
     },
 
     /// The driver could not compile or load a kernel.
-    #[error("the driver could not load the kernel {entry}: {code}; its log: {log}")]
+    #[error("the driver could not load the kernel {entry}{}: {code}; its log: {log}", of_file(file))]
+    #[non_exhaustive]
     Load {
         /// The kernel's entry.
         entry: &'static str,
+        /// The PTX file; `None` for the PTX that is built in.
+        file: Option<PathBuf>,
         /// What the driver returned.
         code: CUresult,
         /// What the driver's compiler wrote, or "(empty)".
@@ -77,6 +84,7 @@ pub enum Error {
 
     /// A file of the folder that replaces the built-in PTX cannot be read.
     #[error("cannot read the PTX file {}: {source}", path.display())]
+    #[non_exhaustive]
     PtxFile {
         /// The file.
         path: PathBuf,
@@ -93,6 +101,11 @@ pub enum Error {
         /// What it returned; its [`name`](CUresult::name) and [`description`](CUresult::description) are the driver's.
         code: CUresult,
     },
+}
+
+/// ` of <file>` for a message, if there is a file.
+fn of_file(file: &Option<PathBuf>) -> String {
+    file.as_ref().map_or_else(String::new, |file| format!(" of {}", file.display()))
 }
 
 impl Error {

@@ -57,8 +57,9 @@ static PTX_DIR: OnceLock<Option<PathBuf>> = OnceLock::new();
 
 pub(crate) fn set_ptx_dir(dir: PathBuf) -> Result<(), Error> {
     PTX_DIR.set(Some(dir)).map_err(|dir| {
-        let dir = dir.unwrap_or_default();
-        Error::invalid("the folder of PTX files", dir.display(), "chosen once, and before the first kernel is loaded")
+        let in_use = PTX_DIR.get().and_then(Option::as_ref).map_or("the built-in PTX is".into(), |dir| format!("{} is", dir.display()));
+        let requirement = format!("chosen once, and before the first kernel is loaded; {in_use} in use");
+        Error::invalid("the folder of PTX files", dir.unwrap_or_default().display(), requirement)
     })
 }
 
@@ -67,14 +68,24 @@ fn named_dir(value: Option<OsString>) -> Option<PathBuf> {
     value.filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }
 
+/// A module's text, and where it comes from.
+pub(crate) struct Ptx {
+    pub text: Cow<'static, str>,
+    /// `None` for what is built in.
+    pub file: Option<PathBuf>,
+}
+
 impl Kernel {
-    /// The module's text.
-    pub fn ptx(&self) -> Result<Cow<'static, str>, Error> {
+    /// The module.
+    pub fn ptx(&self) -> Result<Ptx, Error> {
         let Some(dir) = PTX_DIR.get_or_init(|| named_dir(std::env::var_os(PTX_DIR_VARIABLE))) else {
-            return Ok(Cow::Borrowed(self.builtin_ptx));
+            return Ok(Ptx { text: Cow::Borrowed(self.builtin_ptx), file: None });
         };
         let path = dir.join(self.entry).with_extension("ptx");
-        std::fs::read_to_string(&path).map(Cow::Owned).map_err(|source| Error::PtxFile { path, source })
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Ok(Ptx { text: Cow::Owned(text), file: Some(path) }),
+            Err(source) => Err(Error::PtxFile { path, source }),
+        }
     }
 }
 

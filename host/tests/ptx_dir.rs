@@ -22,7 +22,19 @@ fn the_environment_names_a_folder_of_ptx() {
     let error = raw::prepare(64, DType::Bf16, false).unwrap_err();
     assert!(matches!(&error, Error::PtxFile { path, .. } if path.starts_with(&folder)), "{error}");
     assert!(error.to_string().contains("flash_fwd_hdim64_bf16_sm90.ptx"), "{error}");
-    assert!(matches!(raw::prepare(128, DType::F16, false), Err(Error::Load { log, .. }) if log.contains("NUL")));
-    assert!(matches!(raw::set_ptx_dir("elsewhere"), Err(Error::Invalid { .. })), "kernels have been loaded");
+    // Whatever is wrong with a file, the error names it.
+    let error = raw::prepare(128, DType::F16, false).unwrap_err();
+    assert!(matches!(&error, Error::Load { log, .. } if log.contains("NUL")), "{error}");
+    assert!(error.to_string().contains(&format!("flash_fwd_hdim128_f16_sm90 of {}", ptx(128).display())), "{error}");
+    for (call, code) in [("cuModuleLoadDataEx", 218), ("cuModuleLoadDataEx", 222), ("cuModuleGetFunction", 500)] {
+        script.new_context();
+        script.set(call, code);
+        let error = raw::prepare(64, DType::F16, false).unwrap_err();
+        assert!(matches!(error, Error::Load { .. } | Error::DriverTooOld { .. }), "{error}");
+        assert!(error.to_string().contains(&format!(" of {}", ptx(64).display())), "{error}");
+        script.set(call, 0);
+    }
+    let error = raw::set_ptx_dir("elsewhere").unwrap_err();
+    assert!(error.to_string().contains("elsewhere") && error.to_string().contains(&format!("{} is in use", folder.display())), "{error}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
