@@ -27,6 +27,13 @@ pub struct Shared {
     global: GlobalShadow,
 }
 
+/// A named barrier's clocks.
+struct Named {
+    arriving: Clock,
+    complete: Clock,
+    order: Order,
+}
+
 /// An asynchronous operation.
 struct Operation {
     op: u64,
@@ -47,8 +54,40 @@ struct Phases {
     init: Access,
     /// Whether asynchronous operations may know it.
     fenced: bool,
-    /// For each thread the number of the phase that it last waited for, plus 2; 0 for none.
-    waited: Vec<u64>,
+    waited: Vec<Waited>,
+    order: Order,
+}
+
+/// A thread's last wait for an mbarrier.
+#[derive(Clone, Copy, Default)]
+struct Waited {
+    /// Number of the phase plus 2; 0 for none.
+    phase: u64,
+    /// The thread's epoch then; 0 if the wait acquires nothing.
+    epoch: u32,
+    pc: u32,
+}
+
+/// Who has arrived at a barrier. An arrival that does not know all those of the generation before could have come in place of one of them.
+#[derive(Default)]
+struct Order {
+    /// Components of clocks and their epochs, of this generation and of the one before.
+    current: Vec<(usize, u32)>,
+    previous: Vec<(usize, u32)>,
+}
+
+impl Order {
+    /// Notes an arrival, and returns one of the last generation that it does not know.
+    fn arrive(&mut self, component: usize, epoch: u32, clock: &Clock) -> Option<usize> {
+        self.current.push((component, epoch));
+        let unknown = self.previous.iter().find(|(other, epoch)| *other != component && clock.generic[*other] < *epoch);
+        unknown.map(|(other, _)| *other)
+    }
+
+    fn complete(&mut self) {
+        self.previous.clear();
+        std::mem::swap(&mut self.previous, &mut self.current);
+    }
 }
 
 /// The observer of one CTA.
@@ -63,7 +102,7 @@ pub struct Checks<'a> {
     operations: Vec<Operation>,
     next_slot: usize,
     mbarriers: HashMap<u32, Phases>,
-    named: Vec<(Clock, Clock)>,
+    named: Vec<Named>,
     addresses: HashMap<u64, Clock>,
     blocks: Vec<Block>,
     registers: Vec<Registers>,
@@ -107,7 +146,7 @@ impl<'a> Checks<'a> {
             operations: Vec::new(),
             next_slot: 0,
             mbarriers: HashMap::new(),
-            named: (0..16).map(|_| (Clock::new(width), Clock::new(width))).collect(),
+            named: (0..16).map(|_| Named { arriving: Clock::new(width), complete: Clock::new(width), order: Order::default() }).collect(),
             addresses: HashMap::new(),
             blocks: vec![Block::default(); launch.shared_end().div_ceil(16) as usize],
             registers: (0..threads.div_ceil(LANES)).map(|_| Registers::new(launch.kernel)).collect(),
@@ -273,6 +312,25 @@ impl<'a> Checks<'a> {
             return Err(self.race(&now, write, &phases.init, true, false, format!("of the mbarrier 0x{address:x}")));
         }
         self.visit_shared(who, pc, address, 8, AccessKind::Atomic { write })
+    }
+
+    /// A component of a clock, in words.
+    fn component(&self, at: usize) -> String {
+        match at.checked_sub(self.threads) {
+            None => format!("thread {at} (warp {}, lane {})", at / LANES, at % LANES),
+            Some(slot) => {
+                let line = self.launch.kernel.code[self.operations[slot].pc as usize].span.line;
+                format!("the asynchronous operation of line {line}")
+            }
+        }
+    }
+
+    fn out_of_turn(&self, barrier: &str, other: usize) -> Box<Fault> {
+        let message = format!(
+            "nothing orders this arrival at {barrier} behind the arrival of {} in the generation before: it could have come in its place",
+            self.component(other)
+        );
+        Fault::new(FaultKind::Race, message)
     }
 
     fn release_registers(&self) -> Option<usize> {

@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::clock::Clock;
-use super::{Checks, Operation, Phases, SLOTS, Who};
+use super::{Checks, Named, Operation, Order, Phases, SLOTS, Waited, Who};
 use crate::lower::Kernel;
-use crate::machine::{AccessKind, Agent, Allocation, AsyncKind, Fault, FaultKind, Observer, Step, Warp};
+use crate::machine::{AccessKind, Agent, Allocation, AsyncKind, Fault, FaultKind, LANES, Observer, Step, Warp, describe_pc};
 
 impl Observer for Checks<'_> {
     const ENABLED: bool = true;
@@ -79,23 +79,31 @@ impl Observer for Checks<'_> {
         self.scratch = all;
     }
 
-    fn barrier_arrive(&mut self, id: u32, warp: u32, mask: u32) {
+    fn barrier_arrive(&mut self, id: u32, warp: u32, mask: u32) -> Step<()> {
+        // One lane stands for the warp, whose lanes arrive together.
+        let first = warp as usize * LANES + mask.trailing_zeros() as usize;
+        let clock = &self.clocks[first];
+        if let Some(other) = self.named[id as usize].order.arrive(first, clock.generic[first], clock) {
+            return Err(self.out_of_turn(&format!("barrier {id}"), other));
+        }
         for thread in Self::threads_of(warp, mask) {
-            self.named[id as usize].0.join(&self.clocks[thread]);
+            self.named[id as usize].arriving.join(&self.clocks[thread]);
             self.tick(thread);
         }
+        Ok(())
     }
 
     fn barrier_complete(&mut self, id: u32) {
-        let (arriving, complete) = &mut self.named[id as usize];
+        let Named { arriving, complete, order } = &mut self.named[id as usize];
         // Joined, not replaced: a thread of this generation may leave only after the next one is complete.
         complete.join(arriving);
         arriving.clear();
+        order.complete();
     }
 
     fn barrier_leave(&mut self, id: u32, warp: u32, mask: u32) {
         for thread in Self::threads_of(warp, mask) {
-            self.clocks[thread].join(&self.named[id as usize].1);
+            self.clocks[thread].join(&self.named[id as usize].complete);
         }
     }
 
@@ -104,7 +112,8 @@ impl Observer for Checks<'_> {
         let init = self.access(Who::Thread(thread as usize), pc, AccessKind::Write);
         let width = self.threads + SLOTS;
         let (arriving, complete) = (Clock::new(width), Clock::new(width));
-        self.mbarriers.insert(address, Phases { arriving, complete, init, fenced: false, waited: vec![0; self.threads] });
+        let (waited, order) = (vec![Waited::default(); self.threads], Order::default());
+        self.mbarriers.insert(address, Phases { arriving, complete, init, fenced: false, waited, order });
         Ok(())
     }
 
@@ -115,29 +124,48 @@ impl Observer for Checks<'_> {
         }
         let Some(phases) = self.mbarriers.get_mut(&address) else { return Ok(()) };
         if release {
-            match who {
-                Who::Thread(thread) => {
-                    phases.arriving.join(&self.clocks[thread]);
-                    self.tick(thread);
-                }
-                Who::Slot(slot) => phases.arriving.join(&self.operations[slot].clock),
+            let (component, clock) = match who {
+                Who::Thread(thread) => (thread, &self.clocks[thread]),
+                Who::Slot(slot) => (self.threads + slot, &self.operations[slot].clock),
+            };
+            phases.arriving.join(clock);
+            let epoch = clock.generic[component];
+            let unknown = phases.order.arrive(component, epoch, clock);
+            if let Who::Thread(thread) = who {
+                self.tick(thread);
+            }
+            if let Some(other) = unknown {
+                return Err(self.out_of_turn(&format!("the mbarrier 0x{address:x}"), other));
             }
         }
         Ok(())
     }
 
-    fn mbarrier_complete(&mut self, address: u32, _phase: u64) {
-        if let Some(phases) = self.mbarriers.get_mut(&address) {
-            phases.complete.copy(&phases.arriving);
+    fn mbarrier_complete(&mut self, address: u32, phase: u64) -> Step<()> {
+        let Some(phases) = self.mbarriers.get_mut(&address) else { return Ok(()) };
+        phases.complete.copy(&phases.arriving);
+        phases.order.complete();
+        let missed = |(thread, waited): &(usize, &Waited)| waited.phase == phase + 1 && phases.complete.generic[*thread] < waited.epoch;
+        if let Some((thread, &waited)) = phases.waited.iter().enumerate().find(missed) {
+            let mut message = format!(
+                "phase {phase} of the mbarrier 0x{address:x} completes, and nothing orders it behind the wait of {} for the phase before: \
+                 that wait could have missed its phase",
+                self.component(thread)
+            );
+            message.push_str("\n  the wait:\n");
+            message.push_str(&describe_pc(self.launch.kernel, self.launch.source, waited.pc));
+            return Err(Fault::new(FaultKind::Race, message));
         }
+        Ok(())
     }
 
     fn mbarrier_wait(&mut self, thread: u32, pc: u32, address: u32, phase: u64, acquire: bool) -> Step<()> {
         let who = Who::Thread(thread as usize);
         self.use_mbarrier(who, pc, address, false)?;
         let Some(phases) = self.mbarriers.get_mut(&address) else { return Ok(()) };
-        let (now, before) = (phase.wrapping_add(2), phases.waited[thread as usize]);
-        phases.waited[thread as usize] = now;
+        let clock = &self.clocks[thread as usize];
+        let (now, before) = (phase.wrapping_add(2), phases.waited[thread as usize].phase);
+        phases.waited[thread as usize] = Waited { phase: now, epoch: if acquire { clock.generic[thread as usize] } else { 0 }, pc };
         if before != 0 && now >= before + 3 {
             let message = format!(
                 "thread {thread} waits for a phase of the mbarrier 0x{address:x} that passed twice: its last wait was for phase {}, now phase \

@@ -240,7 +240,7 @@ impl<'a, O: Observer> Cta<'a, O> {
                 if let Some(mbarrier) = copy.mbarrier {
                     self.observer.mbarrier_arrive(Agent::Async(copy.op), pc, mbarrier, true).map_err(name)?;
                     let complete = self.mbarriers.get(mbarrier).map_err(name)?.complete_tx(bytes);
-                    self.note_phase(mbarrier, complete);
+                    self.note_phase(mbarrier, complete).map_err(name)?;
                 }
             }
             direction => {

@@ -117,10 +117,11 @@ impl<'a, O: Observer> Cta<'a, O> {
             state.votes.1 += mask.count_ones();
         }
         let generation = state.generation;
-        state.arrive(id, threads, count).map_err(|fault| fault.thread(warp.thread(first)))?;
-        self.observer.barrier_arrive(id, warp.index, mask);
+        let waits = barrier.mode != BarrierMode::Arrive;
+        state.arrive(id, threads, count, waits).map_err(|fault| fault.thread(warp.thread(first)))?;
+        self.observer.barrier_arrive(id, warp.index, mask).map_err(|fault| fault.thread(warp.thread(first)))?;
         // The other lanes of a warp are in step with each other, whoever else is still missing.
-        if barrier.mode == BarrierMode::Arrive {
+        if !waits {
             return Ok(Flow::Next);
         }
         Ok(Flow::Wait { wait: Wait::Named { id, generation }, again: false })
@@ -175,7 +176,7 @@ impl<'a, O: Observer> Cta<'a, O> {
                 let at = self.mbarrier_address(warp, address, space, lane)?;
                 self.observer.mbarrier_arrive(Agent::Thread(thread), self.pc, at, false)?;
                 let complete = self.mbarriers.get(at)?.complete_tx(warp.words[bytes as usize][lane]);
-                self.note_phase(at, complete);
+                self.note_phase(at, complete)?;
             }
             Op::PendingCount { d, state } => {
                 warp.words[d as usize][lane] = (warp.doubles[state as usize][lane] & 0xf_ffff) as u32;
@@ -190,7 +191,7 @@ impl<'a, O: Observer> Cta<'a, O> {
                 }
                 let count = arrive.count.map_or(1, |slot| warp.words[slot as usize][lane]);
                 let complete = barrier.arrive(count, arrive.drop)?;
-                self.note_phase(at, complete);
+                self.note_phase(at, complete)?;
                 if let Some(slot) = arrive.state {
                     warp.doubles[slot as usize][lane] = state;
                 }
@@ -201,9 +202,10 @@ impl<'a, O: Observer> Cta<'a, O> {
     }
 
     /// Tells observers that a phase is complete.
-    pub(super) fn note_phase(&mut self, address: u32, complete: bool) {
-        if complete && let Some(phase) = self.mbarriers.phase(address) {
-            self.observer.mbarrier_complete(address, phase - 1);
+    pub(super) fn note_phase(&mut self, address: u32, complete: bool) -> Step<()> {
+        match self.mbarriers.phase(address) {
+            Some(phase) if complete => self.observer.mbarrier_complete(address, phase - 1),
+            _ => Ok(()),
         }
     }
 

@@ -139,6 +139,8 @@ pub struct NamedBarrier {
     pub arrived: u32,
     /// Threads that take part; `None` for all of the CTA.
     pub expected: Option<u32>,
+    /// Whether one of them waits.
+    pub awaited: bool,
     /// Completed generations.
     pub generation: u64,
     /// Of `bar.red`: how many predicates were true, and how many voted, in this generation and the last.
@@ -147,8 +149,8 @@ pub struct NamedBarrier {
 }
 
 impl NamedBarrier {
-    /// `threads` threads arrive and expect `count` in all.
-    pub fn arrive(&mut self, id: u32, threads: u32, count: Option<u32>) -> Step<()> {
+    /// `threads` threads arrive, and perhaps wait; they expect `count` in all.
+    pub fn arrive(&mut self, id: u32, threads: u32, count: Option<u32>, waits: bool) -> Step<()> {
         if let Some(count) = count
             && (count == 0 || count % 32 != 0)
         {
@@ -166,6 +168,11 @@ impl NamedBarrier {
         }
         self.expected = count;
         self.arrived += threads;
+        self.awaited |= waits;
+        if Some(self.arrived) == count && !self.awaited {
+            let message = format!("all {} arrivals at barrier {id} are bar.arrive: nobody waits for them", self.arrived);
+            return Err(Fault::new(FaultKind::Protocol, message));
+        }
         if let Some(count) = count
             && self.arrived > count
         {
@@ -181,6 +188,7 @@ impl NamedBarrier {
             return false;
         }
         self.arrived = 0;
+        self.awaited = false;
         self.generation += 1;
         self.result = std::mem::take(&mut self.votes);
         true
@@ -214,9 +222,9 @@ mod tests {
     #[test]
     fn named_barriers_with_unequal_counts_are_refused() {
         let mut barrier = NamedBarrier::default();
-        barrier.arrive(1, 32, Some(64)).unwrap();
-        assert!(barrier.arrive(1, 32, Some(96)).is_err());
-        barrier.arrive(1, 32, Some(64)).unwrap();
+        barrier.arrive(1, 32, Some(64), false).unwrap();
+        assert!(barrier.arrive(1, 32, Some(96), true).is_err());
+        barrier.arrive(1, 32, Some(64), true).unwrap();
         assert!(barrier.try_complete(128));
     }
 }

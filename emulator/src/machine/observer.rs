@@ -61,7 +61,9 @@ pub trait Observer: Send + Sized {
     /// The lanes of a warp have synchronised among themselves.
     fn warp_sync(&mut self, _warp: u32, _mask: u32) {}
     /// Threads arrive at a named barrier.
-    fn barrier_arrive(&mut self, _id: u32, _warp: u32, _mask: u32) {}
+    fn barrier_arrive(&mut self, _id: u32, _warp: u32, _mask: u32) -> Step<()> {
+        Ok(())
+    }
     /// All have arrived.
     fn barrier_complete(&mut self, _id: u32) {}
     /// Threads go on behind a named barrier.
@@ -75,7 +77,9 @@ pub trait Observer: Send + Sized {
         Ok(())
     }
     /// The phase of an mbarrier has completed.
-    fn mbarrier_complete(&mut self, _address: u32, _phase: u64) {}
+    fn mbarrier_complete(&mut self, _address: u32, _phase: u64) -> Step<()> {
+        Ok(())
+    }
     /// A thread has found a phase complete.
     fn mbarrier_wait(&mut self, _thread: u32, _pc: u32, _address: u32, _phase: u64, _acquire: bool) -> Step<()> {
         Ok(())
