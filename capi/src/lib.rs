@@ -86,7 +86,8 @@ pub unsafe extern "C" fn hopper_attention_forward(
         unsafe {
             let [q, k, v, o] = [tensor("q", q)?, tensor("k", k)?, tensor("v", v)?, tensor("o", o)?];
             let lse = (lse != 0).then_some(raw::Lse { address: lse, len: lse_len as usize });
-            let options = raw::Options { causal: causal != 0, softmax_scale: softmax_scale.as_ref().copied(), ..Default::default() };
+            let mut options = raw::Options::new().causal(causal != 0);
+            options.softmax_scale = softmax_scale.as_ref().copied();
             raw::forward(&q, &k, &v, &o, lse, &options, stream.cast())
         }
     });

@@ -29,6 +29,7 @@ pub struct Attention {
 
 /// What attention computes.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Output<T> {
     /// `[batch, seqlen_q, num_heads, head_dim]`, contiguous. A row that sees no key is 0.
     pub o: Tensor<T>,
@@ -44,18 +45,18 @@ impl Attention {
 
     /// Whether query `i` sees only the keys `j <= i + seqlen_k - seqlen_q`: aligned to the bottom right.
     pub fn causal(self, causal: bool) -> Self {
-        Self { options: raw::Options { causal, ..self.options } }
+        Self { options: self.options.causal(causal) }
     }
 
     /// The factor of the logits, finite and above 0.
     pub fn softmax_scale(self, softmax_scale: f32) -> Self {
-        Self { options: raw::Options { softmax_scale: Some(softmax_scale), ..self.options } }
+        Self { options: self.options.softmax_scale(softmax_scale) }
     }
 
     /// Whether [`Attention::forward_into`] asks the driver of every address, see [`raw::Options::check_addresses`].
     /// [`Attention::forward`] always does.
     pub fn check_addresses(self, check_addresses: bool) -> Self {
-        Self { options: raw::Options { check_addresses, ..self.options } }
+        Self { options: self.options.check_addresses(check_addresses) }
     }
 
     /// The options, for the [`raw`] layer.
@@ -70,7 +71,7 @@ impl Attention {
     ///
     /// Those of [`raw::prepare`].
     pub fn prepare<T: Element>(&self, head_dim: usize) -> Result<(), Error> {
-        raw::prepare(head_dim, T::DTYPE, self.options.causal)
+        raw::prepare(head_dim, T::DTYPE, &self.options)
     }
 
     /// Computes attention into new tensors of the current context, and returns when the work is done.
@@ -89,7 +90,7 @@ impl Attention {
         v: impl Into<TensorView<'a, T>>,
     ) -> Result<Output<T>, Error> {
         let (q, k, v) = (q.into(), k.into(), v.into());
-        let options = raw::Options { check_addresses: true, ..self.options };
+        let options = self.options.check_addresses(true);
         check_arguments(q.as_raw(), k.as_raw(), v.as_raw(), &options)?;
         let [batch, seqlen_q, num_heads, _] = q.layout().shape;
         // SAFETY: the kernel writes every element; where it fails, the tensors are dropped unread.
@@ -162,6 +163,13 @@ fn check_arguments(q: &raw::Tensor4, k: &raw::Tensor4, v: &raw::Tensor4, options
     let behind = [q, k, v].map(end).into_iter().fold(0, u64::max).saturating_add(16) & !15;
     let o = raw::Tensor4 { address: behind, dtype: q.dtype, layout: Layout::bshd(q.layout.shape) };
     Plan::new(q, k, v, &o, None, options).map(drop)
+}
+
+/// The same options as for the [`raw`] layer.
+impl From<raw::Options> for Attention {
+    fn from(options: raw::Options) -> Self {
+        Self { options }
+    }
 }
 
 fn raw_lse(lse: &mut DeviceSlice<f32>) -> raw::Lse {

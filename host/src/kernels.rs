@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use hopper_attention_kernels::config::{DType, FORWARD, TileConfig, forward_config};
+use hopper_attention_kernels::config::{FORWARD, TileConfig, forward_config};
 
-use crate::Error;
+use crate::{DType, Error};
 
 /// Environment variable that names a folder of PTX files to use instead of the built-in ones; empty counts as unset.
 const PTX_DIR_VARIABLE: &str = "HOPPER_ATTENTION_PTX_DIR";

@@ -8,14 +8,13 @@ use hopper_attention_driver::{
     CUresult, CUstream, CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion,
     CUtensorMapSwizzle, Driver,
 };
-use hopper_attention_kernels::config::DType;
 use hopper_attention_kernels::params::TensorMap;
 
-use crate::Error;
 use crate::context::Context;
 use crate::error::check;
 use crate::kernels;
 use crate::plan::{MapDescription, Plan};
+use crate::{DType, Error};
 
 const _: () = assert!(size_of::<CUtensorMap>() == size_of::<TensorMap>() && align_of::<CUtensorMap>() >= align_of::<TensorMap>());
 

@@ -25,9 +25,18 @@
 //! - [`Attention`], [`Tensor`], [`TensorView`]: for users of the crate `cust` (feature `cust`, on by default). [`Attention::forward`] is
 //!   safe and waits; [`Attention::forward_into`] is unsafe and enqueues.
 //! - [`raw`]: device addresses, a raw stream and the current context, for users of candle, cudarc, burn or anything else.
-//! - [`mod@reference`]: the same attention on the CPU, to judge results by.
+//! - [`mod@reference`]: the same attention on the CPU, to judge results by (feature `reference`, on by default).
 //!
-//! With `default-features = false` the last two remain, and building them takes no environment variable.
+//! # Features
+//!
+//! | | | brings |
+//! |---|---|---|
+//! | `cust` | default | [`Attention`] and its tensors; cust, whose build script wants a CUDA folder (the repository's `examples/` say how to give it one) |
+//! | `reference` | default | [`mod@reference`]; rayon |
+//! | `cli` | | the program `hopper-attention`; clap, safetensors, and both of the above |
+//!
+//! With `default-features = false` only [`raw`] remains: for inference in candle, cudarc or burn, with nothing to build but this library, and
+//! no environment variable to set.
 //!
 //! # What is computed
 //!
@@ -57,11 +66,15 @@
 //! | `HOPPER_ATTENTION_DRIVER` | path of a library to open instead of `libcuda.so.1` |
 //! | `HOPPER_ATTENTION_PTX_DIR` | folder of PTX files to use instead of the built-in ones, see [`raw::set_ptx_dir`] |
 
-#![cfg_attr(not(feature = "cust"), allow(rustdoc::broken_intra_doc_links))] // the overview names what the feature would add
+// The overview names what the features would add.
+#![cfg_attr(not(all(feature = "cust", feature = "reference")), allow(rustdoc::broken_intra_doc_links))]
 
 #[cfg(feature = "cust")]
 mod attention;
 mod context;
+mod dtype;
+#[cfg(any(feature = "cust", feature = "reference"))]
+mod element;
 mod error;
 mod kernels;
 mod launch;
@@ -69,6 +82,7 @@ mod layout;
 mod memory;
 mod plan;
 pub mod raw;
+#[cfg(feature = "reference")]
 pub mod reference;
 mod slots;
 #[cfg(feature = "cust")]
@@ -76,9 +90,31 @@ mod tensor;
 
 #[cfg(feature = "cust")]
 pub use attention::{Attention, Output};
+pub use dtype::DType;
+#[cfg(any(feature = "cust", feature = "reference"))]
+pub use element::Element;
 pub use error::Error;
 pub use hopper_attention_driver::{CUresult, LoadError};
-pub use hopper_attention_kernels::config::DType;
 pub use layout::{Dim, Layout};
 #[cfg(feature = "cust")]
-pub use tensor::{Element, Tensor, TensorView, TensorViewMut};
+pub use tensor::{Tensor, TensorView, TensorViewMut};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn goes_to_any_thread<T: Send + Sync + 'static>() {}
+
+    #[test]
+    fn what_users_hold_goes_to_any_thread() {
+        goes_to_any_thread::<Error>();
+        goes_to_any_thread::<(raw::Tensor4, raw::Lse, raw::Options, Layout)>();
+        #[cfg(feature = "cust")]
+        {
+            goes_to_any_thread::<(Attention, Output<half::f16>, Tensor<half::bf16>)>();
+            goes_to_any_thread::<(TensorView<'static, half::f16>, TensorViewMut<'static, half::f16>)>();
+        }
+        #[cfg(feature = "reference")]
+        goes_to_any_thread::<(reference::Problem<'static, half::f16>, reference::Attention<f64, f64>)>();
+    }
+}

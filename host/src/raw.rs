@@ -1,5 +1,5 @@
 //! The layer below every other: device addresses, a raw stream, the caller's current context. For users of candle, cudarc, burn or any
-//! other owner of device memory; there with `default-features = false` too.
+//! other owner of device memory; all that is left with `default-features = false`.
 //!
 //! ```no_run
 //! use hopper_attention::{DType, Layout, raw};
@@ -7,7 +7,7 @@
 //! # let (q, k, v, o, stream) = (0u64, 0u64, 0u64, 0u64, std::ptr::null_mut());
 //! // q, k, v, o: device addresses of [batch, seqlen, heads, head_dim] tensors of bf16; stream: the CUstream they belong to.
 //! let tensor = |address, heads| raw::Tensor4 { address, dtype: DType::Bf16, layout: Layout::bshd([1, 4096, heads, 128]) };
-//! let options = raw::Options { causal: true, ..Default::default() };
+//! let options = raw::Options::new().causal(true);
 //! // SAFETY: the four tensors stay allocated and untouched by other work until this work is done.
 //! unsafe { raw::forward(&tensor(q, 32), &tensor(k, 8), &tensor(v, 8), &tensor(o, 32), None, &options, stream)? };
 //! # Ok::<(), hopper_attention::Error>(())
@@ -70,8 +70,14 @@ pub struct Lse {
     pub len: usize,
 }
 
-/// What is computed, beside the tensors.
+/// What is computed, beside the tensors. The default is attention without a mask, with a softmax_scale of `1 / sqrt(head_dim)`.
+///
+/// ```
+/// let options = hopper_attention::raw::Options::new().causal(true).softmax_scale(0.125);
+/// assert!(options.causal && options.softmax_scale == Some(0.125));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Options {
     /// Query `i` sees key `j` only if `j <= i + seqlen_k - seqlen_q`: the mask is aligned to the bottom right.
     pub causal: bool,
@@ -85,6 +91,32 @@ pub struct Options {
     /// and its last byte have to be memory of the device: what lies between them may be one piece or several, and the driver does not say
     /// whose. Memory of another device is refused, even where peer access would allow it.
     pub check_addresses: bool,
+}
+
+impl Options {
+    /// The default: without a mask, with a softmax_scale of `1 / sqrt(head_dim)`.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { causal: false, softmax_scale: None, check_addresses: false }
+    }
+
+    /// With another [`Options::causal`].
+    #[must_use]
+    pub const fn causal(self, causal: bool) -> Self {
+        Self { causal, ..self }
+    }
+
+    /// With another [`Options::softmax_scale`].
+    #[must_use]
+    pub const fn softmax_scale(self, softmax_scale: f32) -> Self {
+        Self { softmax_scale: Some(softmax_scale), ..self }
+    }
+
+    /// With another [`Options::check_addresses`].
+    #[must_use]
+    pub const fn check_addresses(self, check_addresses: bool) -> Self {
+        Self { check_addresses, ..self }
+    }
 }
 
 /// Enqueues `o = softmax(softmax_scale * q k^T + mask) v` on `stream`, and returns without waiting.
@@ -139,13 +171,13 @@ pub unsafe fn forward(
     unsafe { launch::enqueue(&context, &plan, stream) }
 }
 
-/// Loads the kernel that serves `head_dim`, `dtype` and `causal` into the current context, if it is not there yet.
+/// Loads the kernel that serves `head_dim`, `dtype` and `options` into the current context, if it is not there yet.
 ///
 /// # Errors
 ///
 /// [`Error::Unsupported`] for a head_dim that no kernel serves, else those of [`forward`] that say why there is no kernel.
-pub fn prepare(head_dim: usize, dtype: DType, causal: bool) -> Result<(), Error> {
-    let config = crate::plan::kernel_config("head_dim", head_dim, causal)?;
+pub fn prepare(head_dim: usize, dtype: DType, options: &Options) -> Result<(), Error> {
+    let config = crate::plan::kernel_config("head_dim", head_dim, options.causal)?;
     Context::current()?.kernel(kernels::index(&config, dtype)).map(|_| ())
 }
 

@@ -7,24 +7,11 @@ use std::ptr;
 use cust::memory::{CopyDestination, DeviceBuffer, DeviceCopy, DeviceSlice};
 
 use crate::error::{check, check_cust, driver};
-use crate::reference::ReferenceElement;
-use crate::{DType, Dim, Error, Layout, raw};
-
-/// An element type of Q, K, V and O: [`half::f16`] or [`half::bf16`] of half 2.
-///
-/// Sealed. Device memory holds the elements' bits as `u16`, because cust implements its `DeviceCopy` for the types of half 1 only.
-pub trait Element: ReferenceElement + bytemuck::Pod + sealed::Sealed {}
-
-impl Element for half::f16 {}
-impl Element for half::bf16 {}
-
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for half::f16 {}
-    impl Sealed for half::bf16 {}
-}
+use crate::{DType, Dim, Element, Error, Layout, raw};
 
 /// A tensor `[batch, seqlen, heads, head_dim]` that owns its device memory.
+///
+/// The memory holds the elements' bits as `u16`, because cust implements its `DeviceCopy` for the types of half 1 only.
 #[derive(Debug)]
 pub struct Tensor<T> {
     buffer: DeviceBuffer<u16>,
@@ -275,7 +262,7 @@ fn wait_for_default_stream() -> Result<(), Error> {
 }
 
 fn raw_tensor<T: Element>(memory: &DeviceSlice<u16>, layout: Layout) -> raw::Tensor4 {
-    raw::Tensor4 { address: memory.as_device_ptr().as_raw(), dtype: <T as ReferenceElement>::DTYPE, layout }
+    raw::Tensor4 { address: memory.as_device_ptr().as_raw(), dtype: T::DTYPE, layout }
 }
 
 fn span(layout: &Layout) -> Result<usize, Error> {

@@ -22,11 +22,11 @@ fn forward(options: raw::Options, stream: usize) -> Result<(), Error> {
 }
 
 fn full() -> raw::Options {
-    raw::Options::default()
+    raw::Options::new()
 }
 
 fn causal() -> raw::Options {
-    raw::Options { causal: true, ..Default::default() }
+    full().causal(true)
 }
 
 /// The value of `key=` in the only launch among the calls.
@@ -72,9 +72,9 @@ fn a_kernel_is_loaded_once_in_each_context() {
     let calls = script.calls();
     assert_eq!(loads(&calls), ["flash_fwd_hdim128_bf16_sm90"]);
     assert!(calls.iter().any(|call| call.starts_with("cuFuncSetAttribute 8 ")), "{calls:?}");
-    raw::prepare(128, DType::Bf16, false).unwrap();
+    raw::prepare(128, DType::Bf16, &full()).unwrap();
     assert!(loads(&script.calls()).is_empty());
-    raw::prepare(72, DType::F16, true).unwrap();
+    raw::prepare(72, DType::F16, &causal()).unwrap();
     assert_eq!(loads(&script.calls()), ["flash_fwd_hdim96_f16_causal_sm90"]);
     // Another context at the address of the first, which is gone.
     script.new_context();
@@ -249,7 +249,7 @@ fn a_launch_that_fails() {
 
 /// A call that checks addresses is refused with an error that names `field`; one that does not is let through.
 fn refused(field: &str) -> String {
-    let error = forward(raw::Options { check_addresses: true, ..full() }, 0).unwrap_err();
+    let error = forward(full().check_addresses(true), 0).unwrap_err();
     assert!(matches!(&error, Error::Invalid { field: found, .. } if found == field), "{error}");
     forward(full(), 0).unwrap();
     error.to_string()
@@ -259,7 +259,7 @@ fn refused(field: &str) -> String {
 fn addresses_are_checked_on_demand() {
     let script = Script::start();
     script.new_context();
-    let checked = raw::Options { check_addresses: true, ..full() };
+    let checked = full().check_addresses(true);
     forward(checked, 0).unwrap();
     script.calls();
     // The owner and the allocation's range of each of the five.
@@ -284,7 +284,7 @@ fn addresses_are_checked_on_demand() {
 fn tensors_end_within_their_allocation() {
     let script = Script::start();
     script.new_context();
-    let checked = raw::Options { check_addresses: true, ..full() };
+    let checked = full().check_addresses(true);
     let bytes = 2 * SHAPE.iter().product::<usize>() as u64;
     script.set("size_of_0x200000000", bytes);
     script.set("size_of_0x900000000", 4 * LSE.len as u64);
@@ -306,7 +306,7 @@ fn tensors_end_within_their_allocation() {
 fn memory_of_pools_and_mappings() {
     let script = Script::start();
     script.new_context();
-    let checked = raw::Options { check_addresses: true, ..full() };
+    let checked = full().check_addresses(true);
     let last = 0x2_0000_0000 + 2 * SHAPE.iter().product::<usize>() as u64 - 1;
     // It belongs to no context, and its range may be one mapping of several.
     script.set("context_of_0x200000000", 0);

@@ -18,12 +18,12 @@ fn every_door_says_that_there_is_no_driver() {
         assert!(error.to_string().contains("/nonexistent/libcuda.so.1"), "{error}");
     };
     no_driver(forward(&q, &raw::Options::default()).unwrap_err());
-    no_driver(raw::prepare(64, DType::F16, true).unwrap_err());
+    no_driver(raw::prepare(64, DType::F16, &raw::Options::new()).unwrap_err());
 
     // What is wrong with the arguments is said first.
-    let options = raw::Options { softmax_scale: Some(-1.0), ..Default::default() };
+    let options = raw::Options::new().softmax_scale(-1.0);
     assert!(matches!(forward(&q, &options), Err(Error::Invalid { field, .. }) if field == "softmax_scale"));
-    assert!(matches!(raw::prepare(7, DType::F16, true), Err(Error::Unsupported { field, .. }) if field == "head_dim"));
+    assert!(matches!(raw::prepare(7, DType::F16, &raw::Options::new()), Err(Error::Unsupported { field, .. }) if field == "head_dim"));
     // Nothing to compute needs no driver.
     let empty = |tensor: raw::Tensor4| tensor.slice(hopper_attention::Dim::Batch, 0..0).unwrap();
     // SAFETY: the tensors are empty.

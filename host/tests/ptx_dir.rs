@@ -15,21 +15,22 @@ fn the_environment_names_a_folder_of_ptx() {
     // SAFETY: no other thread of this process reads or writes the environment.
     unsafe { std::env::set_var("HOPPER_ATTENTION_PTX_DIR", &folder) };
     let script = Script::start();
+    let prepare = |head_dim, dtype| raw::prepare(head_dim, dtype, &raw::Options::new());
 
     script.new_context();
-    raw::prepare(64, DType::F16, false).unwrap();
+    prepare(64, DType::F16).unwrap();
     assert!(script.calls().contains(&"cuModuleLoadDataEx from_the_folder".to_owned()));
-    let error = raw::prepare(64, DType::Bf16, false).unwrap_err();
+    let error = prepare(64, DType::Bf16).unwrap_err();
     assert!(matches!(&error, Error::PtxFile { path, .. } if path.starts_with(&folder)), "{error}");
     assert!(error.to_string().contains("flash_fwd_hdim64_bf16_sm90.ptx"), "{error}");
     // Whatever is wrong with a file, the error names it.
-    let error = raw::prepare(128, DType::F16, false).unwrap_err();
+    let error = prepare(128, DType::F16).unwrap_err();
     assert!(matches!(&error, Error::Load { log, .. } if log.contains("NUL")), "{error}");
     assert!(error.to_string().contains(&format!("flash_fwd_hdim128_f16_sm90 of {}", ptx(128).display())), "{error}");
     for (call, code) in [("cuModuleLoadDataEx", 218), ("cuModuleLoadDataEx", 222), ("cuModuleGetFunction", 500)] {
         script.new_context();
         script.set(call, code);
-        let error = raw::prepare(64, DType::F16, false).unwrap_err();
+        let error = prepare(64, DType::F16).unwrap_err();
         assert!(matches!(error, Error::Load { .. } | Error::DriverTooOld { .. }), "{error}");
         assert!(error.to_string().contains(&format!(" of {}", ptx(64).display())), "{error}");
         script.set(call, 0);

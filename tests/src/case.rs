@@ -3,8 +3,7 @@
 use crate::placement::Placement;
 use crate::values::Values;
 use half::{bf16, f16};
-use hopper_attention::DType;
-use hopper_attention::reference::ReferenceElement;
+use hopper_attention::{DType, Element, raw};
 use serde::{Deserialize, Serialize};
 
 /// Element type, as text.
@@ -36,7 +35,7 @@ impl ElementType {
 }
 
 /// What the tests need of an element type.
-pub trait TestElement: ReferenceElement + bytemuck::Pod {
+pub trait TestElement: Element {
     /// Distance from 1 to the next larger number: an element is off by at most half of it, relatively.
     const EPSILON: f64;
     /// Distance between subnormal numbers.
@@ -232,6 +231,12 @@ impl Case {
         let rows = self.batch * self.num_heads * self.seqlen_q;
         let affordable = (pairs / self.seqlen_k.max(1)).max(32);
         Self { judged_rows: (rows > affordable).then_some(affordable), ..self }
+    }
+
+    /// What is asked of the library.
+    pub fn options(&self) -> raw::Options {
+        let options = raw::Options::new().causal(self.causal);
+        self.softmax_scale.map_or(options, |softmax_scale| options.softmax_scale(softmax_scale))
     }
 
     /// Shape of Q and O.

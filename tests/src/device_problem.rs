@@ -71,7 +71,7 @@ impl<T: TestElement> DeviceProblem<T> {
             v,
             o: tensor::<T>(o_memory.address(), o_layout),
             lse: lse_memory.as_ref().map(|memory| raw::Lse { address: memory.address(), len: rows }),
-            options: raw::Options { causal: case.causal, softmax_scale: case.softmax_scale, ..Default::default() },
+            options: case.options(),
             inputs: stored,
             o_memory,
             lse_memory,

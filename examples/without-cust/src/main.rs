@@ -56,7 +56,7 @@ fn run() -> Result<f64, Error> {
 
     let (q_memory, k_memory, v_memory, o_memory) = (gpu.upload(&q)?, gpu.upload(&k)?, gpu.upload(&v)?, gpu.upload(&o)?);
     let tensor = |address, layout| raw::Tensor4 { address, dtype: DType::Bf16, layout };
-    let options = raw::Options { causal: true, ..Default::default() };
+    let options = raw::Options::new().causal(true);
     // SAFETY: the memory holds what the layouts describe and lives until `download` has waited for the stream, where all work on it runs.
     unsafe {
         raw::forward(

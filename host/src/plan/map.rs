@@ -1,11 +1,11 @@
 //! A tensor as the copy engine (TMA) sees it: `cuTensorMapEncodeTiled`'s rules, CUDA driver API, section "Tensor Map Object Management".
 
-use hopper_attention_kernels::config::{DType, PANEL_COLUMNS};
+use hopper_attention_kernels::config::PANEL_COLUMNS;
 use hopper_attention_kernels::params::CoordinateSteps;
 
 use super::region::Region;
 use crate::raw::Tensor4;
-use crate::{Dim, Error};
+use crate::{DType, Dim, Error};
 
 /// Strides must be below this, in bytes.
 const STRIDE_LIMIT_BYTES: u64 = 1 << 40;

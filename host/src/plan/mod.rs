@@ -5,7 +5,7 @@ mod region;
 #[cfg(test)]
 mod tests;
 
-use hopper_attention_kernels::config::{DType, TileConfig, WARPGROUP_ROWS, forward_config};
+use hopper_attention_kernels::config::{TileConfig, WARPGROUP_ROWS, forward_config};
 use hopper_attention_kernels::fast_divide::FastDivisor;
 use hopper_attention_kernels::params::{CoordinateSteps, ForwardParams, MAX_SEQLEN};
 use hopper_attention_kernels::schedule::TileSchedule;
@@ -15,7 +15,7 @@ use map::{Mapped, Role, describe};
 pub(crate) use region::Region;
 
 use crate::raw::{Lse, Options, Tensor4};
-use crate::{Dim, Error};
+use crate::{DType, Dim, Error};
 
 /// K and V of the heads that are worked on at once should stay in this much of the L2 cache. An H200 has 50 MiB, of which each half holds
 /// copies of what its own SMs read, and Q and O pass through it too. Of 2 to 64 MiB this was the best from 1k keys on

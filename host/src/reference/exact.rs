@@ -9,8 +9,9 @@
 //!     lse = m + ln(sum_j p_j)
 //! ```
 
+use super::Problem;
 use super::rows::{self, Attention, Row};
-use super::{Problem, ReferenceElement};
+use crate::Element;
 
 /// Rows that one thread computes at a time: they share the conversion of each key.
 const BLOCK: usize = 64;
@@ -18,7 +19,7 @@ const BLOCK: usize = 64;
 const MAX_LOGITS: usize = 1 << 22;
 
 /// O `[batch, seqlen_q, num_heads, head_dim]` and the log-sum-exp `[batch, num_heads, seqlen_q]`.
-pub fn attention<T: ReferenceElement>(problem: &Problem<'_, T>) -> Attention<f64, f64> {
+pub fn attention<T: Element>(problem: &Problem<'_, T>) -> Attention<f64, f64> {
     rows::all(problem, |all| attention_rows(problem, all))
 }
 
@@ -27,13 +28,13 @@ pub fn attention<T: ReferenceElement>(problem: &Problem<'_, T>) -> Attention<f64
 /// # Panics
 ///
 /// If a row lies outside of the problem.
-pub fn attention_rows<T: ReferenceElement>(problem: &Problem<'_, T>, rows: &[Row]) -> Attention<f64, f64> {
+pub fn attention_rows<T: Element>(problem: &Problem<'_, T>, rows: &[Row]) -> Attention<f64, f64> {
     let block = (MAX_LOGITS / problem.seqlen_k().max(1)).clamp(1, BLOCK);
     rows::in_parallel(problem, rows, block, |run| compute(problem, run))
 }
 
 /// Rows of one head.
-fn compute<T: ReferenceElement>(problem: &Problem<'_, T>, rows: &[Row]) -> Attention<f64, f64> {
+fn compute<T: Element>(problem: &Problem<'_, T>, rows: &[Row]) -> Attention<f64, f64> {
     let (batch_idx, head_idx) = (rows[0].batch_idx, rows[0].head_idx);
     let head_idx_k = problem.head_idx_k(head_idx);
     let head_dim = problem.head_dim();
@@ -96,7 +97,7 @@ impl Widened {
         Self { single: vec![0.0; head_dim], double: vec![0.0; head_dim] }
     }
 
-    fn load<T: ReferenceElement>(&mut self, row: &[T]) -> &[f64] {
+    fn load<T: Element>(&mut self, row: &[T]) -> &[f64] {
         T::widen(row, &mut self.single);
         self.double.iter_mut().zip(&self.single).for_each(|(double, &single)| *double = f64::from(single));
         &self.double

@@ -1,6 +1,6 @@
 //! What the references compute, and on what.
 
-use super::ReferenceElement;
+use crate::Element;
 use crate::{Error, Layout};
 
 /// A tensor `[batch, seqlen, heads, head_dim]` in host memory.
@@ -54,7 +54,7 @@ pub struct Problem<'a, T> {
     pub(super) softmax_scale: f32,
 }
 
-impl<'a, T: ReferenceElement> Problem<'a, T> {
+impl<'a, T: Element> Problem<'a, T> {
     /// Attention of `q` `[batch, seqlen_q, num_heads, head_dim]` to `k` and `v` `[batch, seqlen_k, num_heads_k, head_dim]`, without a mask
     /// and with a scale of 1/sqrt(head_dim).
     ///

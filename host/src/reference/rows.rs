@@ -1,6 +1,7 @@
 //! Rows of the output: which, in what order, and how they are shared among threads.
 
-use super::{Problem, ReferenceElement};
+use super::Problem;
+use crate::Element;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -31,7 +32,7 @@ pub struct Attention<O, L> {
 /// If a row lies outside of the problem.
 pub(super) fn in_parallel<T, O, L, F>(problem: &Problem<'_, T>, rows: &[Row], block: usize, compute: F) -> Attention<O, L>
 where
-    T: ReferenceElement,
+    T: Element,
     O: Copy + Send,
     L: Copy + Send,
     F: Fn(&[Row]) -> Attention<O, L> + Sync,
@@ -62,7 +63,7 @@ fn runs(rows: &[Row], block: usize) -> Vec<Range<usize>> {
 /// Computes all rows with `compute_rows` and brings O into `[batch, seqlen_q, num_heads, head_dim]`.
 pub(super) fn all<T, O, L>(problem: &Problem<'_, T>, compute_rows: impl FnOnce(&[Row]) -> Attention<O, L>) -> Attention<O, L>
 where
-    T: ReferenceElement,
+    T: Element,
     O: Copy,
 {
     let [batch, seqlen_q, num_heads, head_dim] = problem.q.shape();

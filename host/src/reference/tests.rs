@@ -1,7 +1,7 @@
 //! The references against closed forms, and against each other.
 
 use super::*;
-use crate::{Error, Layout};
+use crate::{Element, Error, Layout};
 use half::{bf16, f16};
 use hopper_attention_kernels::config::{TileConfig, forward_config};
 
@@ -11,7 +11,7 @@ fn small_tiles(causal: bool) -> TileConfig {
 }
 
 /// Normal values, the same for the same seed.
-fn normal<T: ReferenceElement>(seed: u64, count: usize, magnitude: f32) -> Vec<T> {
+fn normal<T: Element>(seed: u64, count: usize, magnitude: f32) -> Vec<T> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut uniform = || {
         state ^= state << 13;
@@ -27,11 +27,11 @@ fn normal<T: ReferenceElement>(seed: u64, count: usize, magnitude: f32) -> Vec<T
         .collect()
 }
 
-fn values<T: ReferenceElement>(values: &[f32]) -> Vec<T> {
+fn values<T: Element>(values: &[f32]) -> Vec<T> {
     values.iter().map(|&value| T::from_f32(value)).collect()
 }
 
-fn all_rows<T: ReferenceElement>(problem: &Problem<'_, T>) -> Vec<Row> {
+fn all_rows<T: Element>(problem: &Problem<'_, T>) -> Vec<Row> {
     let [batch, seqlen_q, num_heads, _] = problem.q.shape();
     let rows = |batch_idx, head_idx| (0..seqlen_q).map(move |position| Row { batch_idx, head_idx, position });
     (0..batch).flat_map(|batch_idx| (0..num_heads).flat_map(move |head_idx| rows(batch_idx, head_idx))).collect()
@@ -43,7 +43,7 @@ fn close(got: f64, expected: f64, relative: f64) {
 }
 
 /// `exact`, and `tiled` with the table's tiles and with small ones, all within `relative` of the same values.
-fn check_all<T: ReferenceElement>(problem: Problem<'_, T>, expected_o: &[f64], expected_lse: &[f64], relative: f64) {
+fn check_all<T: Element>(problem: Problem<'_, T>, expected_o: &[f64], expected_lse: &[f64], relative: f64) {
     let exact = exact::attention(&problem);
     assert_eq!((exact.o.len(), exact.lse.len()), (expected_o.len(), expected_lse.len()));
     exact.o.iter().zip(expected_o).for_each(|(&got, &expected)| close(got, expected, 1e-6));
@@ -262,7 +262,7 @@ fn infinite_logits() {
 }
 
 /// Rounding P and O to the element type costs each at most half a unit in the last place of max |V|.
-fn agrees_with_exact<T: ReferenceElement>(unit: f64) {
+fn agrees_with_exact<T: Element>(unit: f64) {
     for (seqlen_q, seqlen_k, head_dim, magnitude) in [(70, 300, 64, 1.0), (9, 130, 40, 8.0), (200, 200, 256, 3.0)] {
         for causal in [false, true] {
             let q = normal::<T>(5, 2 * seqlen_q * head_dim, magnitude);

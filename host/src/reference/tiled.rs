@@ -18,8 +18,9 @@
 //! The tensor core multiplies every P of a tile by its V, also where P = 0 by the mask. So NaN or infinity in V reaches every query whose
 //! tile visits that key tile, here as in the kernel, even a query that sees no key; in Q and K it reaches the queries that see it.
 
+use super::Problem;
 use super::rows::{self, Attention, Row};
-use super::{Problem, ReferenceElement};
+use crate::Element;
 use crate::Error;
 use hopper_attention_kernels::block_range::block_range;
 use hopper_attention_kernels::config::{ROUND_FIRST, TileConfig, WARPGROUP_ROWS, forward_config};
@@ -30,7 +31,7 @@ use hopper_attention_kernels::params::MAX_SEQLEN;
 /// # Errors
 ///
 /// [`Error::Unsupported`] if no kernel has this head_dim, or a sequence is longer than the kernels' tile arithmetic holds.
-pub fn attention<T: ReferenceElement>(problem: &Problem<'_, T>) -> Result<Attention<T, f32>, Error> {
+pub fn attention<T: Element>(problem: &Problem<'_, T>) -> Result<Attention<T, f32>, Error> {
     let config = config_of(problem)?;
     Ok(rows::all(problem, |all| with_config(problem, &config, all)))
 }
@@ -44,11 +45,11 @@ pub fn attention<T: ReferenceElement>(problem: &Problem<'_, T>) -> Result<Attent
 /// # Panics
 ///
 /// If a row lies outside of the problem.
-pub fn attention_rows<T: ReferenceElement>(problem: &Problem<'_, T>, rows: &[Row]) -> Result<Attention<T, f32>, Error> {
+pub fn attention_rows<T: Element>(problem: &Problem<'_, T>, rows: &[Row]) -> Result<Attention<T, f32>, Error> {
     Ok(with_config(problem, &config_of(problem)?, rows))
 }
 
-fn config_of<T: ReferenceElement>(problem: &Problem<'_, T>) -> Result<TileConfig, Error> {
+fn config_of<T: Element>(problem: &Problem<'_, T>) -> Result<TileConfig, Error> {
     for (field, seqlen) in [("q.seqlen", problem.seqlen_q()), ("k.seqlen", problem.seqlen_k())] {
         if seqlen > MAX_SEQLEN as usize {
             return Err(Error::unsupported(field, seqlen, format!("at most {MAX_SEQLEN}: the kernels count in 32 bits")));
@@ -59,12 +60,12 @@ fn config_of<T: ReferenceElement>(problem: &Problem<'_, T>) -> Result<TileConfig
     config.ok_or_else(|| Error::unsupported("q.head_dim", head_dim, "at most 256"))
 }
 
-pub(super) fn with_config<T: ReferenceElement>(problem: &Problem<'_, T>, config: &TileConfig, rows: &[Row]) -> Attention<T, f32> {
+pub(super) fn with_config<T: Element>(problem: &Problem<'_, T>, config: &TileConfig, rows: &[Row]) -> Attention<T, f32> {
     rows::in_parallel(problem, rows, WARPGROUP_ROWS as usize, |run| compute(problem, config, run))
 }
 
 /// Rows of one query tile.
-fn compute<T: ReferenceElement>(problem: &Problem<'_, T>, config: &TileConfig, rows: &[Row]) -> Attention<T, f32> {
+fn compute<T: Element>(problem: &Problem<'_, T>, config: &TileConfig, rows: &[Row]) -> Attention<T, f32> {
     let Row { batch_idx, head_idx, position } = rows[0];
     let head_idx_k = problem.head_idx_k(head_idx);
     let head_dim = problem.head_dim();
@@ -160,14 +161,14 @@ impl RowState {
     }
 
     /// O += round(P) V.
-    fn accumulate<T: ReferenceElement>(&mut self, p: &[f32], values: &[f32]) {
+    fn accumulate<T: Element>(&mut self, p: &[f32], values: &[f32]) {
         for (&p, value) in p.iter().zip(values.chunks_exact(self.acc_o.len())) {
             let p = T::from_f32(p).to_f32();
             self.acc_o.iter_mut().zip(value).for_each(|(o, &v)| *o += p * v);
         }
     }
 
-    fn finish<T: ReferenceElement>(self, attention: &mut Attention<T, f32>) {
+    fn finish<T: Element>(self, attention: &mut Attention<T, f32>) {
         let row_sum = (self.row_sum[0] + self.row_sum[1]) + (self.row_sum[2] + self.row_sum[3]);
         let inverse = if row_sum == 0.0 { 0.0 } else { 1.0 / row_sum };
         attention.o.extend(self.acc_o.iter().map(|&o| T::from_f32(o * inverse)));

@@ -5,6 +5,7 @@ mod compile;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use hopper_attention::{DType, raw};
 use libloading::Library;
 
 /// The scripted driver, held by one test at a time. It starts out as a healthy H100 with one context.
@@ -55,7 +56,7 @@ fn open() -> Library {
     // SAFETY: the library's initialisers are those of Rust's standard library.
     let opened = unsafe { Library::new(&library) }.unwrap();
     // Opened it needs no name; the crate opens it by its name as soon as it is asked for a driver.
-    hopper_attention::raw::prepare(64, hopper_attention::DType::F16, false).unwrap();
+    raw::prepare(64, DType::F16, &raw::Options::new()).unwrap();
     std::fs::remove_file(&library).unwrap();
     opened
 }

@@ -73,15 +73,15 @@ fn usual(dtype: ElementType) -> Case {
 
 fn refuses(dtype: ElementType, words: &str, change: impl Fn(&mut [f32], &mut [f32])) {
     let refused = with_element!(dtype, T => judge_computed::<T>(&usual(dtype), |got| {
-        let mut o: Vec<f32> = got.o.iter().map(|&o| ReferenceElement::to_f32(o)).collect();
+        let mut o: Vec<f32> = got.o.iter().map(|&o| Element::to_f32(o)).collect();
         change(&mut o, &mut got.lse);
-        got.o = o.into_iter().map(<T as ReferenceElement>::from_f32).collect();
+        got.o = o.into_iter().map(<T as Element>::from_f32).collect();
     }));
     let message = refused.unwrap_err().0;
     assert!(message.starts_with(words), "{message}");
 }
 
-use hopper_attention::reference::ReferenceElement;
+use hopper_attention::Element;
 
 #[test]
 fn wrong_results_are_refused() {

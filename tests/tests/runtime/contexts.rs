@@ -88,7 +88,7 @@ fn none_is_current(gpu: &'static Gpu) -> Result<(), Failure> {
     let job = Job::new(&small(1))?;
     no_current_context()?;
     let refused = call(&job, &job.problem.options, &Stream::null());
-    let prepared = raw::prepare(64, hopper_attention::DType::F16, false);
+    let prepared = raw::prepare(64, hopper_attention::DType::F16, &raw::Options::new());
     gpu.make_current()?;
     ensure!(matches!(refused, Err(Error::NoContext)), "without a context: {refused:?}");
     ensure!(matches!(prepared, Err(Error::NoContext)), "preparing without a context: {prepared:?}");

@@ -74,7 +74,7 @@ fn memory_of_the_other(gpus: &'static [Gpu]) -> Result<(), Failure> {
     gpus[1].make_current()?;
     let job = Job::new(&small(3))?;
     let problem = &job.problem;
-    let options = raw::Options { check_addresses: true, ..problem.options };
+    let options = problem.options.check_addresses(true);
     gpus[0].make_current()?;
     // SAFETY: the call is refused; if it were not, the memory outlives the work, which `check_untouched` would wait for.
     let refused = unsafe { raw::forward(&problem.q, &problem.k, &problem.v, &problem.o, problem.lse, &options, Stream::null().raw()) };

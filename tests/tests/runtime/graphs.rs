@@ -2,8 +2,8 @@
 
 use crate::job::{Job, large, small};
 use half::bf16;
-use hopper_attention::raw;
-use hopper_attention_kernels::config::{DType, FORWARD};
+use hopper_attention::{DType, raw};
+use hopper_attention_kernels::config::FORWARD;
 use hopper_attention_tests::gpu::{Gpu, Graph, Stream};
 use hopper_attention_tests::{Case, DeviceProblem, DeviceTest, ElementType, Failure, Inputs, Needs, Profile, check_output, ensure};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -156,7 +156,7 @@ fn first_use(gpu: &'static Gpu) -> Result<(), Failure> {
 fn prepared(gpu: &'static Gpu) -> Result<(), Failure> {
     let context = gpu.new_context()?;
     {
-        raw::prepare(128, DType::Bf16, true)?;
+        raw::prepare(128, DType::Bf16, &raw::Options::new().causal(true))?;
         let problem = DeviceProblem::<bf16>::new(&small(8), &Inputs::draw(&small(8)))?;
         let stream = Stream::new()?;
         let graph = stream.capture(|| problem.enqueue(&stream))?;

@@ -1,7 +1,8 @@
 //! Device memory that the library takes for itself.
 
 use half::bf16;
-use hopper_attention_kernels::config::{DType, FORWARD};
+use hopper_attention::{DType, raw};
+use hopper_attention_kernels::config::FORWARD;
 use hopper_attention_tests::gpu::{Stream, free_bytes};
 use hopper_attention_tests::{Case, DeviceProblem, DeviceTest, ElementType, Failure, Inputs, Values, ensure};
 
@@ -37,7 +38,7 @@ fn loaded_kernels_are_small() -> Result<(), Failure> {
     let before = free_bytes()?;
     for config in FORWARD {
         for dtype in [DType::F16, DType::Bf16] {
-            hopper_attention::raw::prepare(config.head_dim as usize, dtype, config.causal)?;
+            raw::prepare(config.head_dim as usize, dtype, &raw::Options::new().causal(config.causal))?;
         }
     }
     let taken = before as i64 - free_bytes()? as i64;

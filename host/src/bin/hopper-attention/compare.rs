@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use hopper_attention::{DType, Element, Layout};
+use hopper_attention::Layout;
 
-use crate::file::{Tensors, in_order_bshd};
+use crate::file::{FileElement, Tensors, in_order_bshd};
 use crate::{Order, Result};
 
 /// What o and lse should be; o in the order [batch, seqlen, heads, head_dim].
@@ -74,12 +74,8 @@ impl Comparison {
     /// A row of o is an average of rows of V of one batch entry and key head, so with unit roundoff u the rounding of the weights, of the
     /// result and of a stored expectation each move it by at most u * max|V| of those; f32 arithmetic adds little, together less than
     /// 4 u * max|V|. LSE is f32: 1e-3, and 1e-5 of the largest value of its batch entry and head.
-    pub fn new<T: Element>(o: &[T], lse: &[f32], shape: [usize; 4], expected: &Expected, v: &(Vec<T>, Layout)) -> Self {
+    pub fn new<T: FileElement>(o: &[T], lse: &[f32], shape: [usize; 4], expected: &Expected, v: &(Vec<T>, Layout)) -> Self {
         let [_, seqlen, heads, head_dim] = shape;
-        let unit_roundoff = match T::DTYPE {
-            DType::F16 => 2f64.powi(-11),
-            DType::Bf16 => 2f64.powi(-8),
-        };
         let float = |value: &T| f64::from(value.to_f32());
         let (v, Layout { shape: [_, seqlen_k, heads_k, _], .. }) = (in_order_bshd(&v.0, &v.1), v.1);
         let group = heads.checked_div(heads_k).unwrap_or(1).max(1);
@@ -87,7 +83,7 @@ impl Comparison {
         let largest_v = largest_of(v.iter().map(float), |i| i / (seqlen_k * heads_k * head_dim) * heads_k + i / head_dim % heads_k);
         let o_tolerance = |i: usize| {
             let (batch_idx, head_idx) = (i / (seqlen * heads * head_dim), i / head_dim % heads);
-            4.0 * unit_roundoff * largest_v.get(batch_idx * heads_k + head_idx / group).copied().unwrap_or(0.0)
+            4.0 * T::UNIT_ROUNDOFF * largest_v.get(batch_idx * heads_k + head_idx / group).copied().unwrap_or(0.0)
         };
         let pairs = o.iter().map(float).zip(&expected.o).enumerate();
         let mut differences = vec![Difference::new("o", pairs.map(|(i, (got, &expected))| (got, expected, o_tolerance(i))))];

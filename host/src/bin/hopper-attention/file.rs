@@ -1,11 +1,29 @@
 //! Tensors in and out of safetensors files.
 
 use half::{bf16, f16};
-use hopper_attention::{DType, Element, Layout};
+use hopper_attention::{Element, Layout};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
 use crate::{Order, Result};
+
+/// What a file and a comparison need to know of an element.
+pub trait FileElement: Element {
+    /// What safetensors calls it.
+    const FILE_DTYPE: Dtype;
+    /// Half the distance from 1 to the next larger number.
+    const UNIT_ROUNDOFF: f64;
+}
+
+impl FileElement for f16 {
+    const FILE_DTYPE: Dtype = Dtype::F16;
+    const UNIT_ROUNDOFF: f64 = 1.0 / (1u64 << 11) as f64;
+}
+
+impl FileElement for bf16 {
+    const FILE_DTYPE: Dtype = Dtype::BF16;
+    const UNIT_ROUNDOFF: f64 = 1.0 / (1u64 << 8) as f64;
+}
 
 /// The tensors of a file.
 pub struct Tensors<'a>(SafeTensors<'a>);
@@ -27,15 +45,6 @@ impl<'a> Tensors<'a> {
             names.sort_unstable();
             format!("the file has no tensor '{name}'; it has: {}", names.join(", "))
         })?)
-    }
-
-    /// The kernel's type of a tensor.
-    pub fn dtype(&self, name: &str) -> Result<DType> {
-        match self.get(name)?.dtype() {
-            Dtype::F16 => Ok(DType::F16),
-            Dtype::BF16 => Ok(DType::Bf16),
-            other => Err(format!("{name} is {other:?}, but must be F16 or BF16").into()),
-        }
     }
 
     /// A tensor of floating-point numbers of any width.
@@ -65,13 +74,13 @@ pub struct Inputs<T> {
     pub v: (Vec<T>, Layout),
 }
 
-impl<T: Element> Inputs<T> {
+impl<T: FileElement> Inputs<T> {
     pub fn read(tensors: &Tensors, order: Order) -> Result<Self> {
         let read = |name: &str| {
-            if tensors.dtype(name)? != T::DTYPE {
-                return Err(format!("{name} is {}, but q is {}", tensors.dtype(name)?.name(), T::DTYPE.name()).into());
-            }
             let tensor = tensors.get(name)?;
+            if tensor.dtype() != T::FILE_DTYPE {
+                return Err(format!("{name} is {:?}, but q is {:?}", tensor.dtype(), T::FILE_DTYPE).into());
+            }
             Ok::<_, Box<dyn std::error::Error>>((values(tensor.data(), |value: T| value), order.layout(name, tensor.shape())?))
         };
         Ok(Self { q: read("q")?, k: read("k")?, v: read("v")? })
@@ -102,18 +111,14 @@ pub fn in_order_bshd<T: Copy>(values: &[T], layout: &Layout) -> Vec<T> {
 }
 
 /// The bytes of a file with `o`, given in the order [batch, seqlen, heads, head_dim], in the order of the file, and `lse`.
-pub fn serialize<T: Element>(o: &[T], lse: &[f32], shape: [usize; 4], order: Order) -> Result<Vec<u8>> {
+pub fn serialize<T: FileElement>(o: &[T], lse: &[f32], shape: [usize; 4], order: Order) -> Result<Vec<u8>> {
     let [batch, seqlen, heads, head_dim] = shape;
     let (o, o_shape) = match order {
         Order::Bshd => (o.to_vec(), shape.to_vec()),
         // Seen with seqlen and heads exchanged, the contiguous [b, s, h, d] lies as a [b, h, s, d] would.
         Order::Bhsd => (in_order_bshd(o, &Layout::bhsd([batch, heads, seqlen, head_dim])), vec![batch, heads, seqlen, head_dim]),
     };
-    let dtype = match T::DTYPE {
-        DType::F16 => Dtype::F16,
-        DType::Bf16 => Dtype::BF16,
-    };
-    let o = TensorView::new(dtype, o_shape, bytemuck::cast_slice(&o))?;
+    let o = TensorView::new(T::FILE_DTYPE, o_shape, bytemuck::cast_slice(&o))?;
     let lse = TensorView::new(Dtype::F32, vec![batch, heads, seqlen], bytemuck::cast_slice(lse))?;
     Ok(safetensors::serialize([("o", o), ("lse", lse)], None)?)
 }
@@ -130,7 +135,7 @@ mod tests {
         for (order, file_shape) in [(Order::Bshd, [2, 3, 5, 8]), (Order::Bhsd, [2, 5, 3, 8])] {
             let bytes = serialize(&o, &lse, shape, order).unwrap();
             let tensors = Tensors::parse(&bytes).unwrap();
-            assert_eq!(tensors.dtype("o").unwrap(), DType::F16);
+            assert_eq!(tensors.get("o").unwrap().dtype(), Dtype::F16);
             let (values, read_shape) = tensors.floats("o").unwrap();
             assert_eq!(read_shape, file_shape);
             let layout = order.layout("o", &read_shape).unwrap();
@@ -142,10 +147,11 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_wrong_is_named() {
-        let bytes = safetensors::serialize([("q", TensorView::new(Dtype::F32, vec![1], &[0; 4]).unwrap())], None).unwrap();
+        let tensor = |dtype| TensorView::new(dtype, vec![1, 1, 1, 32 / dtype.bitsize()], &[0; 4]).unwrap();
+        let bytes = safetensors::serialize([("q", tensor(Dtype::F16)), ("k", tensor(Dtype::F32))], None).unwrap();
         let tensors = Tensors::parse(&bytes).unwrap();
-        assert_eq!(tensors.get("k").unwrap_err().to_string(), "the file has no tensor 'k'; it has: q");
-        assert_eq!(tensors.dtype("q").unwrap_err().to_string(), "q is F32, but must be F16 or BF16");
+        assert_eq!(tensors.get("v").unwrap_err().to_string(), "the file has no tensor 'v'; it has: k, q");
+        assert_eq!(Inputs::<f16>::read(&tensors, Order::Bshd).err().unwrap().to_string(), "k is F32, but q is F16");
         assert!(Order::Bshd.layout("q", &[1, 2, 3]).unwrap_err().to_string().contains("4 dimensions"));
         assert!(Tensors::parse(b"no safetensors").is_err());
     }

@@ -16,10 +16,10 @@ use cust::device::Device;
 use cust::memory::CopyDestination;
 use half::{bf16, f16};
 use hopper_attention::reference::{self, HostTensor, Problem};
-use hopper_attention::{Attention, DType, Element, Layout, Tensor};
+use hopper_attention::{Attention, Layout, Tensor};
 
 use crate::compare::{Comparison, Expected};
-use crate::file::{Inputs, Tensors};
+use crate::file::{FileElement, Inputs, Tensors};
 use crate::output::Output;
 
 /// Computes attention on a Hopper GPU: reads the tensors q, k and v (F16 or BF16) of a safetensors file, writes o (of the same type) and
@@ -102,13 +102,14 @@ fn run(arguments: &Arguments) -> Result<bool> {
     let bytes = std::fs::read(&arguments.input).map_err(|error| format!("cannot read {}: {error}", arguments.input.display()))?;
     let output = arguments.output.as_ref().map(|path| Output::open(path, &arguments.input)).transpose()?;
     let tensors = Tensors::parse(&bytes).map_err(|error| format!("{}: {error}", arguments.input.display()))?;
-    match tensors.dtype("q")? {
-        DType::F16 => attend::<f16>(arguments, &tensors, output),
-        DType::Bf16 => attend::<bf16>(arguments, &tensors, output),
+    match tensors.get("q")?.dtype() {
+        f16::FILE_DTYPE => attend::<f16>(arguments, &tensors, output),
+        bf16::FILE_DTYPE => attend::<bf16>(arguments, &tensors, output),
+        other => Err(format!("q is {other:?}, but must be F16 or BF16").into()),
     }
 }
 
-fn attend<T: Element>(arguments: &Arguments, tensors: &Tensors, output: Option<Output>) -> Result<bool> {
+fn attend<T: FileElement>(arguments: &Arguments, tensors: &Tensors, output: Option<Output>) -> Result<bool> {
     let inputs = Inputs::<T>::read(tensors, arguments.layout)?;
     let shape = inputs.q.1.shape;
     // What is wrong with the file is said before anything is computed.
@@ -122,7 +123,7 @@ fn attend<T: Element>(arguments: &Arguments, tensors: &Tensors, output: Option<O
     }
     let [batch, seqlen_q, heads, head_dim] = shape;
     let [_, seqlen_k, heads_k, _] = inputs.k.1.shape;
-    let (dtype, mask) = (T::DTYPE.name(), if arguments.causal { "causal" } else { "full" });
+    let (dtype, mask) = (T::DTYPE, if arguments.causal { "causal" } else { "full" });
     print(format_args!("{dtype} {mask}: batch {batch}, seqlen {seqlen_q} on {seqlen_k}, heads {heads} on {heads_k}, head_dim {head_dim}"))?;
     if let Some(path) = &arguments.output {
         print(format_args!("wrote o and lse to {}", path.display()))?;
@@ -138,7 +139,7 @@ fn attend<T: Element>(arguments: &Arguments, tensors: &Tensors, output: Option<O
 }
 
 /// O in the order [batch, seqlen, heads, head_dim], and LSE.
-fn on_device<T: Element>(arguments: &Arguments, inputs: &Inputs<T>) -> Result<(Vec<T>, Vec<f32>)> {
+fn on_device<T: FileElement>(arguments: &Arguments, inputs: &Inputs<T>) -> Result<(Vec<T>, Vec<f32>)> {
     let _context = context(arguments.device)?;
     let upload = |(values, layout): &(Vec<T>, Layout)| Tensor::from_slice(values, *layout);
     let (q, k, v) = (upload(&inputs.q)?, upload(&inputs.k)?, upload(&inputs.v)?);
@@ -165,7 +166,7 @@ fn context(ordinal: u32) -> Result<Context> {
 }
 
 /// The definition's o and LSE; where NaN or infinity in V reaches o on the device alone, what it is there.
-fn exact<T: Element>(arguments: &Arguments, inputs: &Inputs<T>) -> Result<Expected> {
+fn exact<T: FileElement>(arguments: &Arguments, inputs: &Inputs<T>) -> Result<Expected> {
     let tensor = |(values, layout)| HostTensor::new(values, layout);
     let [q, k, v] = [&inputs.q, &inputs.k, &inputs.v].map(|(values, layout)| tensor((values.as_slice(), *layout)));
     let mut problem = Problem::new(q?, k?, v?)?.causal(arguments.causal);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use hopper_attention::DType;
+use hopper_attention_tests::ElementType;
 use serde::Serialize;
 
 use crate::Result;
@@ -23,8 +23,7 @@ pub struct Cell {
     pub seqlen_k: u64,
     pub head_dim: u64,
     pub causal: bool,
-    #[serde(serialize_with = "dtype_name")]
-    pub dtype: DType,
+    pub dtype: ElementType,
     pub layout: MemoryOrder,
 }
 
@@ -38,10 +37,6 @@ pub enum MemoryOrder {
     Bhsd,
     /// Slices of one `[batch, seqlen, 3, heads, head_dim]`.
     Packed,
-}
-
-fn dtype_name<S: serde::Serializer>(dtype: &DType, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    serializer.serialize_str(dtype.name())
 }
 
 impl Cell {
@@ -111,7 +106,7 @@ fn default_batch(seqlen_k: u64) -> u64 {
 struct Words {
     numbers: BTreeMap<&'static str, u64>,
     causal: Option<bool>,
-    dtype: Option<DType>,
+    dtype: Option<ElementType>,
     layout: Option<MemoryOrder>,
 }
 
@@ -121,8 +116,8 @@ impl Words {
         for word in spec.split(',').filter(|word| !word.is_empty()) {
             let repeated = match word {
                 "full" | "causal" => words.causal.replace(word == "causal").is_some(),
-                "bf16" => words.dtype.replace(DType::Bf16).is_some(),
-                "f16" => words.dtype.replace(DType::F16).is_some(),
+                "bf16" => words.dtype.replace(ElementType::Bf16).is_some(),
+                "f16" => words.dtype.replace(ElementType::F16).is_some(),
                 "bshd" => words.layout.replace(MemoryOrder::Bshd).is_some(),
                 "bhsd" => words.layout.replace(MemoryOrder::Bhsd).is_some(),
                 "packed" => words.layout.replace(MemoryOrder::Packed).is_some(),
@@ -177,7 +172,7 @@ pub fn expand(spec: &str) -> Result<Vec<Cell>> {
 }
 
 fn expand_words(words: &Words, cells: &mut Vec<Cell>) {
-    for dtype in words.dtype.map_or(vec![DType::Bf16, DType::F16], |given| vec![given]) {
+    for dtype in words.dtype.map_or(vec![ElementType::Bf16, ElementType::F16], |given| vec![given]) {
         for head_dim in words.choices("d", &HEAD_DIMS) {
             for causal in words.causal.map_or(vec![false, true], |given| vec![given]) {
                 for seqlen_k in words.choices("", &SEQLENS) {

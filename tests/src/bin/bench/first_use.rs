@@ -2,10 +2,9 @@
 
 use std::time::Instant;
 
-use bytemuck::Pod;
-use hopper_attention::DType;
-use hopper_attention::reference::ReferenceElement;
+use hopper_attention::Element;
 use hopper_attention_kernels::config::FORWARD;
+use hopper_attention_tests::{ElementType, with_element};
 use serde::Serialize;
 
 use crate::Result;
@@ -28,7 +27,7 @@ pub struct FirstUse {
 pub fn measure(gpu: &Gpu, seed: u64) -> Vec<FirstUse> {
     let mut list = vec![];
     for config in FORWARD {
-        for dtype in [DType::F16, DType::Bf16] {
+        for dtype in ElementType::ALL {
             let cell = Cell {
                 batch: 1,
                 num_heads: 1,
@@ -53,13 +52,10 @@ pub fn measure(gpu: &Gpu, seed: u64) -> Vec<FirstUse> {
 }
 
 fn one(gpu: &Gpu, cell: &Cell, seed: u64) -> Result<f64> {
-    match cell.dtype {
-        DType::F16 => timed(gpu, &Problem::<half::f16>::new(gpu, cell, seed)?),
-        DType::Bf16 => timed(gpu, &Problem::<half::bf16>::new(gpu, cell, seed)?),
-    }
+    with_element!(cell.dtype, T => timed(gpu, &Problem::<T>::new(gpu, cell, seed)?))
 }
 
-fn timed<T: ReferenceElement + Pod>(gpu: &Gpu, problem: &Problem<T>) -> Result<f64> {
+fn timed<T: Element>(gpu: &Gpu, problem: &Problem<T>) -> Result<f64> {
     let mut forward = problem.forward(gpu);
     let begin = Instant::now();
     forward()?;

@@ -17,8 +17,8 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
-use hopper_attention::DType;
-use hopper_attention::reference::ReferenceElement;
+use hopper_attention::Element;
+use hopper_attention_tests::with_element;
 
 use cells::Cell;
 use gpu::Gpu;
@@ -83,10 +83,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     let mut entries = vec![];
     for (number, cell) in cells.iter().enumerate() {
         println!("[{}/{}] {cell}", number + 1, cells.len());
-        let measured = match cell.dtype {
-            DType::F16 => measure::<half::f16>(&gpu, cell, arguments.protocol, seed),
-            DType::Bf16 => measure::<half::bf16>(&gpu, cell, arguments.protocol, seed),
-        };
+        let measured = with_element!(cell.dtype, T => measure::<T>(&gpu, cell, arguments.protocol, seed));
         let results = vec![Outcome::ours(cell.flops(), measured)];
         entries.push(CellEntry {
             cell: cell.to_string(),
@@ -125,7 +122,7 @@ fn describe_run(gpu: &Gpu, arguments: &Arguments, seed: u64, now_s: u64) -> Resu
     })
 }
 
-fn measure<T: ReferenceElement + bytemuck::Pod>(gpu: &Gpu, cell: &Cell, protocol: Protocol, seed: u64) -> Result<(Samples, Errors)> {
+fn measure<T: Element>(gpu: &Gpu, cell: &Cell, protocol: Protocol, seed: u64) -> Result<(Samples, Errors)> {
     let problem = Problem::<T>::new(gpu, cell, seed)?;
     let mut forward = problem.forward(gpu);
     forward()?;

@@ -1,7 +1,8 @@
 //! A cell's tensors, its forward pass through the library, and whether the result is right.
 
-use hopper_attention::reference::{HostTensor, ReferenceElement, Row, exact};
-use hopper_attention::{DType, Dim, Layout, raw};
+use hopper_attention::reference::{HostTensor, Row, exact};
+use hopper_attention::{Dim, Element, Layout, raw};
+use hopper_attention_tests::ElementType;
 
 use crate::Result;
 use crate::cells::{Cell, MemoryOrder};
@@ -12,10 +13,10 @@ const SAMPLED_ROWS: usize = 64;
 const LSE_TOLERANCE: f64 = 1e-3;
 
 /// What a row of O may be off by, as a share of its norm. Rounding P and O gives 2e-3 in bf16, 3e-4 in f16.
-fn row_tolerance(dtype: DType) -> f64 {
+fn row_tolerance(dtype: ElementType) -> f64 {
     match dtype {
-        DType::Bf16 => 6e-3,
-        DType::F16 => 1e-3,
+        ElementType::Bf16 => 6e-3,
+        ElementType::F16 => 1e-3,
     }
 }
 
@@ -42,7 +43,7 @@ pub struct Errors {
     pub max_lse: f64,
 }
 
-impl<T: ReferenceElement + bytemuck::Pod> Problem<T> {
+impl<T: Element> Problem<T> {
     pub fn new(gpu: &Gpu, cell: &Cell, seed: u64) -> Result<Self> {
         let (views, lens) = input_views(cell)?;
         let host: Vec<Vec<T>> = lens.iter().zip(1..).map(|(&len, i)| normal(len, mix(seed.wrapping_add(i)))).collect();
@@ -62,7 +63,7 @@ impl<T: ReferenceElement + bytemuck::Pod> Problem<T> {
         let [q, k, v] = self.views.map(tensor);
         let o = raw::Tensor4 { address: self.o.address, dtype: T::DTYPE, layout: self.o_layout };
         let lse = raw::Lse { address: self.lse.address, len: (self.cell.batch * self.cell.num_heads * self.cell.seqlen_q) as usize };
-        let options = raw::Options { causal: self.cell.causal, ..Default::default() };
+        let options = raw::Options::new().causal(self.cell.causal);
         let stream = gpu.stream;
         // SAFETY: the buffers hold what the layouts span, only this stream uses them, and freeing them waits for the work.
         move || Ok(unsafe { raw::forward(&q, &k, &v, &o, Some(lse), &options, stream) }?)
@@ -92,7 +93,7 @@ impl<T: ReferenceElement + bytemuck::Pod> Problem<T> {
             }
             errors.max_lse = errors.max_lse.max(lse_error);
         }
-        if errors.max_row > row_tolerance(T::DTYPE) {
+        if errors.max_row > row_tolerance(self.cell.dtype) {
             return Err(format!("wrong result: a row is off by {:.1e} of its norm (float64 reference)", errors.max_row).into());
         }
         Ok(errors)

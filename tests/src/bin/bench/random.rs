@@ -1,12 +1,12 @@
 //! Random normal values, the same for the same seed on any number of threads.
 
-use hopper_attention::reference::ReferenceElement;
+use hopper_attention::Element;
 use rayon::prelude::*;
 
 const CHUNK: usize = 1 << 16;
 
 /// `len` values of mean 0 and variance 1.
-pub fn normal<T: ReferenceElement>(len: usize, seed: u64) -> Vec<T> {
+pub fn normal<T: Element>(len: usize, seed: u64) -> Vec<T> {
     let mut values = vec![T::from_f32(0.0); len];
     values.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, values)| {
         let mut state = mix(seed ^ mix(chunk as u64));
