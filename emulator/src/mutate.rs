@@ -27,9 +27,9 @@ pub fn mutations(source: &str) -> Result<Vec<Mutation>, PtxError> {
     for function in module.functions.iter().filter(|function| function.is_entry) {
         let mut instructions = Vec::new();
         collect(function.body.as_deref().unwrap_or_default(), &mut instructions);
-        for instruction in instructions {
+        for &instruction in &instructions {
             let (start, end) = (instruction.span.start as usize, instruction.span.end as usize);
-            for (what, replacement) in variants(instruction, &source[start..end]) {
+            for (what, replacement) in variants(instruction, &source[start..end], &instructions) {
                 found.push(Mutation {
                     entry: function.name.clone(),
                     line: instruction.span.line,
@@ -63,8 +63,23 @@ fn guarded(instruction: &Instruction, rest: &str) -> String {
     }
 }
 
-/// What can be done to an instruction: a description and the text in its place.
-fn variants(instruction: &Instruction, text: &str) -> Vec<(String, String)> {
+/// Whether other instructions may use the named barrier of this one. If none does, any free number is as good as its own.
+fn shares_barrier(instruction: &Instruction, all: &[&Instruction]) -> bool {
+    let number = |i: &Instruction| match i.operands.first() {
+        Some(Operand::Int(id)) => Some(*id),
+        _ => None,
+    };
+    let own = number(instruction);
+    let others = all.iter().filter(|other| is_barrier(other) && other.span.start != instruction.span.start);
+    own.is_none() || others.map(|other| number(other)).any(|other| other.is_none() || other == own)
+}
+
+fn is_barrier(instruction: &Instruction) -> bool {
+    ["bar.sync", "bar.arrive", "bar.red", "barrier."].iter().any(|prefix| instruction.opcode.starts_with(prefix))
+}
+
+/// What can be done to an instruction of `all`: a description and the text in its place.
+fn variants(instruction: &Instruction, text: &str, all: &[&Instruction]) -> Vec<(String, String)> {
     let opcode = instruction.opcode.as_str();
     let removed = || ("removed".to_string(), String::new());
     let starts = |prefix: &str| opcode.starts_with(prefix);
@@ -76,12 +91,9 @@ fn variants(instruction: &Instruction, text: &str) -> Vec<(String, String)> {
         if let Some(Operand::Address { .. }) = instruction.operands.get(1) {
             let (head, bytes) = text.trim_end_matches(';').rsplit_once(',').unwrap_or((text, ""));
             let bytes = bytes.trim();
-            let changed = |delta: i32| {
-                let sum = format!("{{ .reg .b32 mutant; add.s32 mutant, {bytes}, {delta}; {head}, mutant; }}");
-                if instruction.guard.is_some() { None } else { Some(sum) }
-            };
-            all.extend(changed(16).map(|text| ("16 bytes more".to_string(), text)));
-            all.extend(changed(-16).map(|text| ("16 bytes fewer".to_string(), text)));
+            let changed = |delta: i32| format!("{{ .reg .b32 mutant; add.s32 mutant, {bytes}, {delta}; {head}, mutant; }}");
+            all.push(("16 bytes more".to_string(), changed(16)));
+            all.push(("16 bytes fewer".to_string(), changed(-16)));
             let plain = head.replace(".expect_tx", "");
             all.push(("without its bytes".to_string(), format!("{plain};")));
         }
@@ -92,21 +104,29 @@ fn variants(instruction: &Instruction, text: &str) -> Vec<(String, String)> {
         if let Some(Operand::Int(pending)) = instruction.operands.first() {
             let weaker = guarded(instruction, &format!("{opcode} {};", pending + 1));
             all.push(("one group fewer".to_string(), weaker));
-        }
-        return all;
-    }
-    if starts("bar.sync") || starts("bar.arrive") || starts("barrier.") {
-        let mut all = vec![removed()];
-        if instruction.operands.len() == 2 {
-            let count = text.trim_end_matches(';').rsplit_once(',').map_or("", |(_, count)| count.trim());
-            all.push(("another barrier".to_string(), guarded(instruction, &format!("{opcode} 15, {count};"))));
-            if instruction.guard.is_none() {
-                let (head, _) = text.trim_end_matches(';').rsplit_once(',').unwrap_or((text, ""));
-                let fewer = format!("{{ .reg .b32 mutant; add.s32 mutant, {count}, -32; {head}, mutant; }}");
-                all.push(("32 threads fewer".to_string(), fewer));
+            if opcode == "cp.async.bulk.wait_group" {
+                all.push(("reads only".to_string(), guarded(instruction, &format!("{opcode}.read {pending};"))));
             }
         }
         return all;
+    }
+    if is_barrier(instruction) {
+        let mut found = vec![removed()];
+        if instruction.operands.len() == 2 {
+            let (head, count) = text.trim_end_matches(';').rsplit_once(',').unwrap_or((text, ""));
+            let count = count.trim();
+            if shares_barrier(instruction, all) {
+                found.push(("another barrier".to_string(), guarded(instruction, &format!("{opcode} 15, {count};"))));
+            }
+            let fewer = format!("{{ .reg .b32 mutant; add.s32 mutant, {count}, -32; {head}, mutant; }}");
+            found.push(("32 threads fewer".to_string(), fewer));
+        }
+        return found;
+    }
+    if let Some(order) = ["acq_rel", "acquire", "release"].iter().find(|order| opcode.split('.').any(|part| part == **order))
+        && ["atom", "red", "ld", "st"].iter().any(|base| opcode.split('.').next() == Some(base))
+    {
+        return vec![("relaxed".to_string(), text.replacen(order, "relaxed", 1))];
     }
     let synchronises = starts("mbarrier.arrive")
         || starts("fence.")
@@ -148,10 +168,11 @@ mod tests {
                       mbarrier.init.shared::cta.b64 [%r1], 1;\nfence.proxy.async;\n\
                       mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], %r2;\n\
                       W: mbarrier.try_wait.parity.shared::cta.b64 p, [%r1], %r3; @!p bra W;\n\
-                      bar.sync 1, 128; wgmma.wait_group.sync.aligned 0; ret; }";
+                      bar.sync 1, 128; wgmma.wait_group.sync.aligned 0; atom.add.acq_rel.gpu.global.u32 %r1, [%rd1], 1; ret; }";
         let all = mutations(source).unwrap();
         let names: Vec<(u32, &str)> = all.iter().map(|m| (m.line, m.what.as_str())).collect();
-        assert_eq!(names.len(), 2 + 1 + 4 + 2 + 3 + 2, "{names:?}");
+        // Barrier 1 has one use only: its number does not matter.
+        assert_eq!(names.len(), 2 + 1 + 4 + 2 + 2 + 2 + 1, "{names:?}");
         for mutation in &all {
             parse(&mutation.source).unwrap_or_else(|error| panic!("{}: {error}", mutation.what));
         }

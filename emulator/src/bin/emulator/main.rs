@@ -5,7 +5,7 @@ mod mutate;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::{Parser, Subcommand};
 use hopper_attention_emulator::harness::{Link, Spec, Verdict, check_as, run_once};
@@ -40,25 +40,7 @@ enum Command {
         #[arg(long)]
         arg: Vec<String>,
     },
-    /// Removes or weakens one synchronising instruction at a time, and runs a command for each mutant: it is caught if the command fails.
-    ///
-    /// The command must use this emulator as its driver. It runs once for each seed; the kill rate and every survivor are printed.
-    Mutate {
-        /// The PTX file, as the command's program loads it.
-        file: PathBuf,
-        /// Seeds to try for each mutant.
-        #[arg(long, default_value_t = 3)]
-        schedules: u64,
-        /// Seconds after which a run counts as caught.
-        #[arg(long, default_value_t = 60)]
-        timeout: u64,
-        /// Only mutants of this line.
-        #[arg(long)]
-        line: Option<u32>,
-        /// The command and its arguments.
-        #[arg(last = true, required = true)]
-        command: Vec<String>,
-    },
+    Mutate(mutate::Options),
     /// Measures the interpreter.
     Bench,
     /// Lists the driver functions that the library exports.
@@ -97,9 +79,7 @@ fn run(command: Command) -> Result<(), String> {
             println!("{}: as expected, {:.3} s", file.display(), started.elapsed().as_secs_f64());
             Ok(())
         }
-        Command::Mutate { file, schedules, timeout, line, command } => {
-            mutate::run(&file, schedules, Duration::from_secs(timeout), line, &command)
-        }
+        Command::Mutate(options) => mutate::run(&options),
         Command::Bench => bench::run(),
         Command::List => {
             for (name, _) in hopper_attention_emulator::exports() {
