@@ -135,11 +135,7 @@ fn run_with(
     arguments: &Arguments,
     devices: Result<&'static [Gpu], String>,
 ) -> ExitCode {
-    let mut obstacles = BTreeMap::<String, usize>::new();
-    for obstacle in tests.iter().filter_map(|test| test.obstacle(&devices)) {
-        *obstacles.entry(obstacle).or_default() += 1;
-    }
-    let trials = tests.into_iter().map(|test| test.into_trial(devices.clone())).collect();
+    let (trials, obstacles) = prepare(tests, arguments, &devices);
     let conclusion = libtest_mimic::run(arguments, trials);
     if arguments.list {
         return conclusion.exit_code();
@@ -166,6 +162,24 @@ fn run_with(
     conclusion.exit_code()
 }
 
+/// The tests as the harness takes them, and how many of those that were asked for cannot run for which reason.
+fn prepare(
+    tests: Vec<DeviceTest>,
+    arguments: &Arguments,
+    devices: &Result<&'static [Gpu], String>,
+) -> (Vec<Trial>, BTreeMap<String, usize>) {
+    let mut obstacles = BTreeMap::new();
+    let trials = tests.into_iter().map(|test| {
+        let obstacle = test.obstacle(devices);
+        let trial = test.into_trial(devices.clone());
+        if let Some(obstacle) = obstacle.filter(|_| !arguments.is_filtered_out(&trial)) {
+            *obstacles.entry(obstacle).or_default() += 1;
+        }
+        trial
+    });
+    (trials.collect(), obstacles)
+}
+
 /// The case of the environment instead of all tests, if there is one.
 fn replaced_by_a_case(tests: Vec<DeviceTest>) -> Vec<DeviceTest> {
     let Ok(text) = std::env::var(CASE_VARIABLE) else { return tests };
@@ -187,6 +201,18 @@ mod tests {
         assert_eq!(options, Options { require_device: true, report: Some("a/b.json".into()) });
         assert_eq!(rest, ["x", "filter", "--exact"]);
         assert!(split_arguments(["x".to_string(), "--report".to_string()]).is_err());
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_not_missed() {
+        let devices = Err("no driver".to_string());
+        let missed = |filter: &[&str]| {
+            let tests = ["lengths::a", "lengths::b", "masks::a"].map(|name| DeviceTest::new(name, || Ok(())));
+            let (trials, obstacles) = prepare(tests.into(), &Arguments::from_iter(["program"].iter().chain(filter)), &devices);
+            assert_eq!(trials.len(), 3);
+            obstacles.values().sum::<usize>()
+        };
+        assert_eq!([missed(&[]), missed(&["lengths"]), missed(&["lengths", "--skip", "::b"]), missed(&["nothing"])], [3, 2, 1, 0]);
     }
 
     #[test]

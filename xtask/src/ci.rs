@@ -69,7 +69,7 @@ pub fn run() -> Result<()> {
         total += tally;
     }
     println!("{:16} {:>5.0} s\n", "all", start.elapsed().as_secs_f64());
-    total.reasons().iter().for_each(|line| println!("{line}"));
+    total.reasons().iter().for_each(|line| println!("skipped {line}"));
     println!("{total}");
     let failed: Vec<_> = rows.iter().filter(|row| row.failure.is_some()).map(|row| row.name).collect();
     ensure!(failed.is_empty(), "{} of {} steps failed: {}", failed.len(), rows.len(), failed.join("; "));

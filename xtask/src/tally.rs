@@ -22,9 +22,9 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// A line for each known reason.
+    /// How many were skipped for each known reason.
     pub fn reasons(&self) -> Vec<String> {
-        self.reasons.iter().map(|(reason, count)| format!("{count} skipped: {reason}")).collect()
+        self.reasons.iter().map(|(reason, count)| format!("{count}: {reason}")).collect()
     }
 
     /// The same, run once more: what is skipped is skipped once.
@@ -143,7 +143,7 @@ mod tests {
         }
         sum.add_run(&Tally { passed: 3, ..skipped(2, "b") });
         assert_eq!(sum.to_string(), "7 passed, 1 failed, 7 skipped");
-        assert_eq!(sum.reasons(), ["4 skipped: a", "3 skipped: b"]);
+        assert_eq!(sum.reasons(), ["4: a", "3: b"]);
     }
 
     #[test]

@@ -74,14 +74,18 @@ pub fn run(options: &Options) -> Result<()> {
     if filter.is_none() {
         tally += &scripts()?;
     }
-    println!("\n{tally}");
-    tally.reasons().iter().for_each(|line| println!("{line}"));
-    match &device {
+    let reasons = tally.reasons();
+    let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
+    let place = match &device {
         Some(device) => {
             let kernels = ptx_dir.map(|dir| format!(", with the kernels of {}", dir.display())).unwrap_or_default();
-            println!("The device tests ran on {device}{kernels}.");
+            format!("device tests on {device}{kernels}")
         }
-        None => println!("The device tests did not run: --device auto runs them."),
+        None => "device tests did not run: --device auto runs them".to_owned(),
+    };
+    println!("\n{tally}{reasons}; {place}");
+    if let Some(filter) = filter {
+        ensure!(tally != Tally::default(), "no test has '{filter}' in its name");
     }
     ensure!(tally.failed == 0, "tests failed (see above)");
     Ok(())
