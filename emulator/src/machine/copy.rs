@@ -117,7 +117,7 @@ impl<'a, O: Observer> Cta<'a, O> {
         let map = self.read_map(self.lane_address(warp, copy.map, lane))?;
         if map.rank as usize != copy.coords.len() {
             let message = format!("{} coordinates for a tensor map of rank {}", copy.coords.len(), map.rank);
-            return Err(Fault::new(FaultKind::Protocol, message));
+            return Err(Fault::new(FaultKind::IllegalInstruction, message));
         }
         if map.interleave != 0 {
             return Err(Fault::new(FaultKind::Unsupported, "interleaved tensor maps"));
@@ -126,18 +126,7 @@ impl<'a, O: Observer> Cta<'a, O> {
         for (coord, &slot) in coords.iter_mut().zip(&copy.coords) {
             *coord = i64::from(warp.words[slot as usize][lane] as i32);
         }
-        // PTX ISA, "Bounding Box"; seen on an H200.
-        let into_row = coords[0] * i64::from(map.element_bytes());
-        if into_row % 16 != 0 {
-            let message = format!("the box begins {into_row} bytes into a row of the tensor, which is no multiple of 16");
-            return Err(Fault::new(FaultKind::IllegalInstruction, message));
-        }
-        if let Direction::Reduce(function) = copy.direction
-            && !reduces(function, element_type(map.element))
-        {
-            let message = format!("{function:?} does not reduce tensors of {:?}", element_type(map.element));
-            return Err(Fault::new(FaultKind::IllegalInstruction, message));
-        }
+        check_box(&map, &coords, copy.direction)?;
         let shared = self.shared_address(warp, copy.shared, Space::Shared, lane, map.box_bytes(), 128)?;
         let mbarrier = self.completion_barrier(warp, copy.mbarrier, lane)?;
         let shape = Shape::Tensor { map: Box::new(map), coords };
@@ -365,6 +354,36 @@ impl<'a, O: Observer> Cta<'a, O> {
         }
         Ok(())
     }
+}
+
+/// What the hardware asks of a box in the tensor; all of it was seen on an H200.
+fn check_box(map: &TensorMap, coords: &[i64; 5], direction: Direction) -> Step<()> {
+    let illegal = |message: String| Err(Fault::new(FaultKind::IllegalInstruction, message));
+    let element = i64::from(map.element_bytes());
+    // PTX ISA, "Bounding Box".
+    let into_row = coords[0] * element;
+    if into_row % 16 != 0 {
+        return illegal(format!("the box begins {into_row} bytes into a row of the tensor, which is no multiple of 16"));
+    }
+    if direction == Direction::Load {
+        return Ok(());
+    }
+    // CUDA programming guide, on TMA: loads may begin at negative indices, stores may not.
+    if coords.iter().any(|&coord| coord < 0) {
+        return illegal(format!("a store to a box at the negative coordinates {:?}", &coords[..map.rank as usize]));
+    }
+    if let Direction::Reduce(function) = direction
+        && !reduces(function, element_type(map.element))
+    {
+        return illegal(format!("{function:?} does not reduce tensors of {:?}", element_type(map.element)));
+    }
+    // Rows are clipped in whole chunks of 16 bytes.
+    let (row, end) = (map.dims[0] as i64 * element, (coords[0] + i64::from(map.box_dims[0])) * element);
+    if row % 16 != 0 && into_row < row && row < end {
+        let message = format!("rows of {row} bytes: the store would write beyond their ends, up to a multiple of 16");
+        return Err(Fault::new(FaultKind::Protocol, message));
+    }
+    Ok(())
 }
 
 /// Whether `cp.reduce.async.bulk.tensor` takes the operation for elements of this type (PTX ISA, the instruction's table).
