@@ -9,6 +9,7 @@ mod demo;
 mod device;
 mod doctor;
 mod emulator;
+mod mutate;
 mod ptx;
 mod setup;
 mod tally;
@@ -36,6 +37,8 @@ enum Command {
     Test(test::Options),
     /// Measure, record and draw (benches/README.md)
     Bench(bench::Options),
+    /// Remove one synchronising instruction of a kernel at a time, and see whether the emulator notices (emulator/MUTATIONS.md)
+    Mutate(mutate::Options),
     /// Attention on activations of a real model, compared with the float64 result beside them
     Demo(demo::Options),
     /// Show what is installed, what is missing, and how to get it
@@ -53,6 +56,7 @@ fn run(command: Command) -> Result<()> {
         Command::Ptx(options) => ptx::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Mutate(options) => mutate::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Doctor => doctor::run(),
         Command::Setup => setup::run(),
