@@ -124,7 +124,7 @@ fn python_rows() -> Vec<Row> {
     vec![
         Row {
             what: "python3",
-            purpose: "setup, bench --peers",
+            purpose: "test, ci, setup, bench --peers",
             need: Need::Optional,
             found: python(&["--version"]).ok_or_else(|| "your distribution's python3 and python3-venv".to_owned()),
         },
