@@ -78,6 +78,7 @@ pub struct Lse {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
+#[must_use]
 pub struct Options {
     /// Query `i` sees key `j` only if `j <= i + seqlen_k - seqlen_q`: the mask is aligned to the bottom right.
     pub causal: bool,
@@ -95,25 +96,21 @@ pub struct Options {
 
 impl Options {
     /// The default: without a mask, with a softmax_scale of `1 / sqrt(head_dim)`.
-    #[must_use]
     pub const fn new() -> Self {
         Self { causal: false, softmax_scale: None, check_addresses: false }
     }
 
     /// With another [`Options::causal`].
-    #[must_use]
     pub const fn causal(self, causal: bool) -> Self {
         Self { causal, ..self }
     }
 
     /// With another [`Options::softmax_scale`].
-    #[must_use]
     pub const fn softmax_scale(self, softmax_scale: f32) -> Self {
         Self { softmax_scale: Some(softmax_scale), ..self }
     }
 
     /// With another [`Options::check_addresses`].
-    #[must_use]
     pub const fn check_addresses(self, check_addresses: bool) -> Self {
         Self { check_addresses, ..self }
     }
@@ -137,9 +134,18 @@ impl Options {
 /// Any thread may call this; the current context is the one that counts. `stream` belongs to it, and may be null or
 /// `CU_STREAM_PER_THREAD`.
 ///
+/// # Many streams
+///
+/// Causal launches of more tiles than multiprocessors draw their tiles from a counter that belongs to their stream, or to their capture. A
+/// context has 1024 counters for streams and 1024 for captures, and takes none back: that a stream was destroyed does not tell when its
+/// last launch is done. Once a table is crowded, launches on streams (or in captures) that are new to it compute the same bits in a fixed
+/// order of tiles, which takes up to 1.07 times as long at head_dim 64, 1.2 times at 128 and 1.3 times at 256. So a program of many causal
+/// launches does well to keep its streams instead of making new ones.
+///
 /// # Errors
 ///
-/// [`Error::Invalid`] and [`Error::Unsupported`] name the argument that is at fault; they are found before the driver is touched.
+/// [`Error::Invalid`] and [`Error::Unsupported`] name the argument that is at fault. They are found before the driver is touched, but for
+/// what only the driver knows: [`Options::check_addresses`], and a stream of another context.
 /// [`Error::NoDriver`], [`Error::NoContext`], [`Error::UnsuitableDevice`], [`Error::DriverTooOld`], [`Error::Load`] and [`Error::PtxFile`]
 /// say why there is no kernel to launch; [`Error::Driver`] is any other failure of the driver.
 ///

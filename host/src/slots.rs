@@ -8,9 +8,10 @@
 //!
 //! Where a table is crowded a launch goes without, and walks its tiles in the order of [`crate::plan::Plan::static_schedule`]. That moves no
 //! result, but takes a causal kernel longer: up to 1.07 times at head_dim 64, 1.2 times at 128 and 1.3 times at 256
-//! (benches/recorded/h200/tried.md, "static, sections" below 4096 keys and "static" from there on). Places are never given back, so a
-//! context comes to this after about a thousand streams, or captures: these have a table of their own, so that a program that captures
-//! again and again takes nothing from its eager launches.
+//! (benches/recorded/h200/tried.md, "static, sections" below 4096 keys and "static" from there on). Places are never given back: a
+//! stream may be destroyed while its work goes on, and the driver has no way to ask a destroyed stream, or the slot's memory, when that is done
+//! without waiting. So a context comes to this after about a thousand streams, or captures: these have a table of their own, so that a program
+//! that captures again and again takes nothing from its eager launches.
 
 use std::mem::size_of;
 use std::ptr;

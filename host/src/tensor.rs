@@ -233,6 +233,12 @@ impl<'a, T: Element> From<&'a Tensor<T>> for TensorView<'a, T> {
     }
 }
 
+impl<'a, T: Element> From<&TensorView<'a, T>> for TensorView<'a, T> {
+    fn from(view: &TensorView<'a, T>) -> Self {
+        *view
+    }
+}
+
 impl<'a, T: Element> From<&'a mut Tensor<T>> for TensorViewMut<'a, T> {
     fn from(tensor: &'a mut Tensor<T>) -> Self {
         tensor.view_mut()
@@ -327,6 +333,7 @@ mod tests {
         assert_eq!([q, k, v].map(|tensor| tensor.address), [0x10000, 0x10000 + 512, 0x10000 + 1024]);
         assert_eq!(q.layout, Layout { shape: [2, 7, 4, 64], strides: [7 * 768, 768, 64] });
         assert_eq!(v.dtype, DType::Bf16);
+        assert_eq!(TensorView::from(&packed).as_raw(), packed.as_raw());
         assert!(packed.slice(Dim::Heads, 9..13).is_err());
     }
 }

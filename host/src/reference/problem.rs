@@ -60,7 +60,8 @@ impl<'a, T: Element> Problem<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the shapes disagree, num_heads is no multiple of num_heads_k, or head_dim is 0.
+    /// [`Error::Invalid`] if the shapes disagree, num_heads is no multiple of num_heads_k, head_dim is 0, or O would not fit in the address
+    /// space.
     pub fn new(q: HostTensor<'a, T>, k: HostTensor<'a, T>, v: HostTensor<'a, T>) -> Result<Self, Error> {
         let [batch, _, num_heads, head_dim] = q.shape();
         let [batch_k, _, num_heads_k, head_dim_k] = k.shape();
@@ -73,6 +74,11 @@ impl<'a, T: Element> Problem<'a, T> {
         if (batch_k, head_dim_k) != (batch, head_dim) {
             let requirement = format!("of the batch and head_dim of q: {batch} and {head_dim}");
             return Err(Error::invalid("k.shape", format!("{:?}", k.shape()), requirement));
+        }
+        // Repeated by strides of 0, a small Q can have more rows than O has room for.
+        let bytes = q.layout.elements().and_then(|elements| elements.checked_mul(size_of::<f64>()));
+        if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+            return Err(Error::invalid("q.shape", format!("{:?}", q.shape()), "such that O as f64 has at most isize::MAX bytes"));
         }
         // Only 0 is a multiple of 0.
         if !num_heads.is_multiple_of(num_heads_k) {
@@ -115,6 +121,7 @@ impl<'a, T: Element> Problem<'a, T> {
 
     /// How many keys query `position` sees: the first so many.
     pub fn visible_keys(&self, position: usize) -> usize {
-        if self.causal { (position + 1 + self.seqlen_k()).saturating_sub(self.seqlen_q()).min(self.seqlen_k()) } else { self.seqlen_k() }
+        let later_queries = self.seqlen_q().saturating_sub(position).saturating_sub(1);
+        if self.causal { self.seqlen_k().saturating_sub(later_queries) } else { self.seqlen_k() }
     }
 }

@@ -1,7 +1,7 @@
 //! The references against closed forms, and against each other.
 
 use super::*;
-use crate::{Element, Error, Layout};
+use crate::{Dim, Element, Error, Layout};
 use half::{bf16, f16};
 use hopper_attention_kernels::config::{TileConfig, forward_config};
 
@@ -338,4 +338,14 @@ fn faults_name_field_and_value() {
     let wide = vec![f16::ONE; 264];
     let x = HostTensor::new(&wide, Layout::bshd([1, 1, 1, 264])).unwrap();
     assert_eq!(fault(tiled::attention(&Problem::new(x, x, x).unwrap()).unwrap_err()), "q.head_dim is 264");
+}
+
+#[test]
+fn more_rows_than_memory_can_hold_are_refused() {
+    let (ones, row) = ([f16::ONE; 8], Layout::bshd([1, 1, 1, 8]));
+    let kv = HostTensor::new(&ones, row.broadcast(Dim::Batch, 1 << 60).unwrap()).unwrap();
+    for heads in [1, 1 << 4] {
+        let q = HostTensor::new(&ones, row.broadcast(Dim::Batch, 1 << 60).unwrap().broadcast(Dim::Heads, heads).unwrap()).unwrap();
+        assert!(matches!(Problem::new(q, kv, kv), Err(Error::Invalid { field, .. }) if field == "q.shape"));
+    }
 }
