@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use hopper_attention::raw::Options;
 use serde::Serialize;
 
 use crate::Result;
@@ -22,13 +23,15 @@ pub struct HostCall {
     pub contestant: &'static str,
     pub cell: String,
     pub forward_ns_median: f64,
+    /// With `check_addresses`.
+    pub checked_ns_median: f64,
     pub empty_launch_ns_median: f64,
     pub param_bytes: usize,
     pub batches: usize,
     pub calls_per_batch: usize,
 }
 
-/// Times both kinds of call in turns; the stream is empty when a batch begins.
+/// Times the kinds of call in turns; the stream is empty when a batch begins.
 pub fn measure(gpu: &Gpu, seed: u64) -> Result<Vec<HostCall>> {
     CELLS.into_iter().map(|cell| measure_cell(gpu, &expand(cell)?[0], seed)).collect()
 }
@@ -36,17 +39,20 @@ pub fn measure(gpu: &Gpu, seed: u64) -> Result<Vec<HostCall>> {
 fn measure_cell(gpu: &Gpu, cell: &Cell, seed: u64) -> Result<HostCall> {
     let problem = Problem::<half::bf16>::new(gpu, cell, seed)?;
     let mut forward = problem.forward(gpu);
+    let mut checked = problem.forward_with(gpu, Options::new().check_addresses(true));
     let mut empty = || gpu.launch_empty(&mut [[0; 16]; 4], &mut [0; PARAM_BYTES]);
-    let (mut forward_ns, mut empty_ns) = (vec![], vec![]);
+    let (mut forward_ns, mut checked_ns, mut empty_ns) = (vec![], vec![], vec![]);
     batch(gpu, &mut forward)?;
     for _ in 0..BATCHES {
         forward_ns.push(batch(gpu, &mut forward)?);
+        checked_ns.push(batch(gpu, &mut checked)?);
         empty_ns.push(batch(gpu, &mut empty)?);
     }
     Ok(HostCall {
         contestant: "ours",
         cell: cell.to_string(),
         forward_ns_median: median(&forward_ns),
+        checked_ns_median: median(&checked_ns),
         empty_launch_ns_median: median(&empty_ns),
         param_bytes: 4 * 128 + PARAM_BYTES,
         batches: BATCHES,

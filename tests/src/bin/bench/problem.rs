@@ -56,6 +56,11 @@ impl<T: Element> Problem<T> {
 
     /// A function that enqueues one forward pass.
     pub fn forward(&self, gpu: &Gpu) -> impl FnMut() -> Result<()> {
+        self.forward_with(gpu, raw::Options::new())
+    }
+
+    /// The same, with further options.
+    pub fn forward_with(&self, gpu: &Gpu, options: raw::Options) -> impl FnMut() -> Result<()> {
         let tensor = |(buffer, offset, layout): View| {
             let address = self.device[buffer].address + (offset * size_of::<T>()) as u64;
             raw::Tensor4 { address, dtype: T::DTYPE, layout }
@@ -63,7 +68,7 @@ impl<T: Element> Problem<T> {
         let [q, k, v] = self.views.map(tensor);
         let o = raw::Tensor4 { address: self.o.address, dtype: T::DTYPE, layout: self.o_layout };
         let lse = raw::Lse { address: self.lse.address, len: (self.cell.batch * self.cell.num_heads * self.cell.seqlen_q) as usize };
-        let options = raw::Options::new().causal(self.cell.causal);
+        let options = options.causal(self.cell.causal);
         let stream = gpu.stream;
         // SAFETY: the buffers hold what the layouts span, only this stream uses them, and freeing them waits for the work.
         move || Ok(unsafe { raw::forward(&q, &k, &v, &o, Some(lse), &options, stream) }?)
