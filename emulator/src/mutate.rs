@@ -65,13 +65,27 @@ fn guarded(instruction: &Instruction, rest: &str) -> String {
 
 /// Whether other instructions may use the named barrier of this one. If none does, any free number is as good as its own.
 fn shares_barrier(instruction: &Instruction, all: &[&Instruction]) -> bool {
-    let number = |i: &Instruction| match i.operands.first() {
-        Some(Operand::Int(id)) => Some(*id),
-        _ => None,
-    };
+    let number = |barrier: &Instruction| constant(barrier.operands.first()?, all);
     let own = number(instruction);
-    let others = all.iter().filter(|other| is_barrier(other) && other.span.start != instruction.span.start);
-    own.is_none() || others.map(|other| number(other)).any(|other| other.is_none() || other == own)
+    let mut others = all.iter().filter(|other| is_barrier(other) && other.span.start != instruction.span.start);
+    own.is_none() || others.any(|other| number(other).is_none_or(|other| Some(other) == own))
+}
+
+/// The value of an operand that is a number, or a register that one `mov` sets to a number.
+fn constant(operand: &Operand, all: &[&Instruction]) -> Option<u64> {
+    let name = match operand {
+        Operand::Int(value) => return Some(*value),
+        Operand::Name(name) => name,
+        _ => return None,
+    };
+    let mut writers = all.iter().filter(|i| matches!(i.operands.first(), Some(Operand::Name(first)) if first == name) && !is_barrier(i));
+    match (writers.next(), writers.next()) {
+        (Some(only), None) if only.opcode.starts_with("mov.") => match only.operands.get(1) {
+            Some(Operand::Int(value)) => Some(*value),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 fn is_barrier(instruction: &Instruction) -> bool {
@@ -168,7 +182,7 @@ mod tests {
                       mbarrier.init.shared::cta.b64 [%r1], 1;\nfence.proxy.async;\n\
                       mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], %r2;\n\
                       W: mbarrier.try_wait.parity.shared::cta.b64 p, [%r1], %r3; @!p bra W;\n\
-                      bar.sync 1, 128; wgmma.wait_group.sync.aligned 0; atom.add.acq_rel.gpu.global.u32 %r1, [%rd1], 1; ret; }";
+                      mov.b32 %r0, 1; bar.sync %r0, 128; wgmma.wait_group.sync.aligned 0; atom.add.acq_rel.gpu.global.u32 %r1, [%rd1], 1; ret; }";
         let all = mutations(source).unwrap();
         let names: Vec<(u32, &str)> = all.iter().map(|m| (m.line, m.what.as_str())).collect();
         // Barrier 1 has one use only: its number does not matter.

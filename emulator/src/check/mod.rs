@@ -196,18 +196,20 @@ impl<'a> Checks<'a> {
         if earlier.epoch == 0 || (now.atomic && earlier.atomic) || (earlier.agent == now.agent && earlier.cta == now.cta) {
             return None;
         }
-        if earlier.cta != now.cta {
-            let known = self.known.get(&earlier.cta).copied().unwrap_or(0);
-            return (known < earlier.time).then_some(false);
-        }
-        let clock = self.clock(who);
-        let at = earlier.agent as usize;
-        if clock.generic[at] < earlier.epoch {
+        if !self.knows(who, now, earlier) {
             return Some(false);
         }
         // A reader of the generic proxy is only waited for; what it wrote must also be made visible.
-        let crosses = now.asynchronous && !earlier.asynchronous && earlier_writes;
-        (crosses && clock.fenced[at] < earlier.epoch).then_some(true)
+        let crosses = earlier.cta == now.cta && now.asynchronous && !earlier.asynchronous && earlier_writes;
+        (crosses && self.clock(who).fenced[earlier.agent as usize] < earlier.epoch).then_some(true)
+    }
+
+    /// Whether an earlier access happens before what `who` does now.
+    fn knows(&self, who: Who, now: &Access, earlier: &Access) -> bool {
+        if earlier.cta != now.cta {
+            return self.known.get(&earlier.cta).is_some_and(|&known| known >= earlier.time);
+        }
+        earlier.agent == now.agent || self.clock(who).generic[earlier.agent as usize] >= earlier.epoch
     }
 
     /// Compares an access with what a cell remembers, and notes it there.
@@ -224,7 +226,12 @@ impl<'a> Checks<'a> {
             if let Some((read, proxy)) = found {
                 return Err(self.race(&now, true, &read, false, proxy, place()));
             }
-            cell.reads.clear();
+            // Nothing orders atomics among themselves: those that this one does not know are kept beside it.
+            cell.reads.retain(|access| now.atomic && !self.knows(who, &now, access));
+            if now.atomic && cell.write.epoch != 0 && !self.knows(who, &now, &cell.write) {
+                cell.reads.push(cell.write);
+                global::trim(&mut cell.reads);
+            }
             cell.write = now;
         } else {
             // Readers that this one knows add nothing: who knows this one knows them.

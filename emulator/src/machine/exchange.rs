@@ -41,8 +41,9 @@ impl<'a, O: Observer> Cta<'a, O> {
 
     /// Executes an exchange among the lanes of `mask`.
     pub(super) fn exchange(&mut self, warp: &mut Warp, instr: &Instr, mask: u32) -> Step<()> {
-        self.observer.warp_sync(warp.index, mask);
         match instr.op {
+            // The others meet, but order no memory (PTX ISA, bar.warp.sync; the CUDA guide says it of shuffles and votes).
+            Op::WarpSync { .. } => self.observer.warp_sync(warp.index, mask),
             Op::Shuffle { mode, d, p, a, b, c, .. } => shuffle(warp, mask, mode, (d, p), (a, b, c)),
             Op::Vote { mode, d, a, negated, .. } => {
                 let votes = if negated { !warp.preds[a as usize] } else { warp.preds[a as usize] } & mask;
