@@ -82,7 +82,8 @@ impl Attention {
     ///
     /// # Errors
     ///
-    /// Those of [`raw::forward`]; [`Error::Driver`] also if there is no memory for the output, or the work fails.
+    /// Those of [`raw::forward`]; [`Error::Driver`] also if the work fails, or there is no memory for the output, which is asked for once
+    /// shapes and options are known to be right.
     pub fn forward<'a, T: Element>(
         &self,
         q: impl Into<TensorView<'a, T>>,

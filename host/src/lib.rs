@@ -66,6 +66,8 @@
 //! | `HOPPER_ATTENTION_DRIVER` | path of a library to open instead of `libcuda.so.1` |
 //! | `HOPPER_ATTENTION_PTX_DIR` | folder of PTX files to use instead of the built-in ones, see [`raw::set_ptx_dir`] |
 
+// docs.rs marks what a feature adds.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // The overview names what the features would add.
 #![cfg_attr(not(all(feature = "cust", feature = "reference")), allow(rustdoc::broken_intra_doc_links))]
 

@@ -12,6 +12,16 @@
 //! unsafe { raw::forward(&tensor(q, 32), &tensor(k, 8), &tensor(v, 8), &tensor(o, 32), None, &options, stream)? };
 //! # Ok::<(), hopper_attention::Error>(())
 //! ```
+//!
+//! With the slices and streams of cudarc 0.19, which candle and burn use, an address and a stream are had like this (the guards live until
+//! after the call; O is asked for by `device_ptr_mut`):
+//!
+//! ```ignore
+//! stream.context().bind_to_thread()?;
+//! let (address, _guard) = slice.device_ptr(&stream);
+//! let q = raw::Tensor4 { address, dtype: DType::Bf16, layout };
+//! unsafe { raw::forward(&q, &k, &v, &o, None, &options, stream.cu_stream().cast())? };
+//! ```
 
 use std::ops::Range;
 use std::path::PathBuf;
