@@ -74,7 +74,8 @@ pub fn run(options: &Options) -> Result<()> {
     if filter.is_none() {
         tally += &scripts()?;
     }
-    let reasons = tally.reasons();
+    // Without a device there is one reason, which the end of the line says better than the test programs.
+    let reasons = if device.is_some() { tally.reasons() } else { Vec::new() };
     let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
     let place = match &device {
         Some(device) => {
