@@ -37,11 +37,15 @@ const REGISTER_FILE: u32 = 64 * 1024;
 /// The running maximum (its absolute value, in log2 units) from which logits are scaled and rounded before it is subtracted: from here on
 /// an ulp of it is 1, and its rounding, which a fused multiply-add would undo, would move P by a factor of more than sqrt 2.
 pub const ROUND_FIRST: f32 = (1 << 23) as f32;
+/// What a thread's part of a row's sum over one key tile may come to before the row's maximum is looked for again. No weight is larger, which
+/// leaves f16 a factor of 16, and f32 room enough for O; and rows of unit variance that begin with a low maximum, at the causal diagonal, still
+/// fit the next key tile.
+pub const MAX_SUM: f32 = (1 << 12) as f32;
 /// Shared memory that one CTA can have on compute capability 9.0.
 pub const MAX_SMEM_BYTES: u32 = 227 * 1024;
 
 /// The shape of one forward kernel.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileConfig {
     /// Native head_dim: smaller ones run on it with zero fill.
     pub head_dim: u32,
@@ -55,10 +59,6 @@ pub struct TileConfig {
     pub q_stages: u32,
     /// Whether CTAs draw tiles from a counter, if the launch has one: pays where tiles differ in length.
     pub dynamic: bool,
-    /// Whether the math warpgroups take turns at the tensor cores.
-    pub ping_pong: bool,
-    /// The running maximum is left stale, and O not rescaled, while it is at most this much too small (log2 units). 0: always exact.
-    pub rescale_threshold: f32,
 }
 
 impl TileConfig {
@@ -123,7 +123,7 @@ impl TileConfig {
 }
 
 const fn tile(head_dim: u32, causal: bool, tile_m: u32, tile_n: u32, q_stages: u32) -> TileConfig {
-    TileConfig { head_dim, causal, tile_m, tile_n, q_stages, dynamic: causal, ping_pong: true, rescale_threshold: 8.0 }
+    TileConfig { head_dim, causal, tile_m, tile_n, q_stages, dynamic: causal }
 }
 
 /// Every forward kernel's shape, by head_dim, full before causal.
@@ -137,12 +137,12 @@ pub const FORWARD: [TileConfig; 10] = [
     // Shared memory would hold 160 keys, but 144 and 160 were no faster (benches/recorded/h200/tried.md).
     tile(128, false, 128, 128, 2),
     tile(128, true, 128, 128, 2),
-    // One Q buffer: two would leave room for 80 keys only.
-    tile(192, false, 128, 112, 1),
-    tile(192, true, 128, 112, 1),
-    // O takes 128 registers, and 80 keys are what shared memory still holds.
-    tile(256, false, 128, 80, 1),
-    tile(256, true, 128, 80, 1),
+    // One Q buffer: two would leave room for 80 keys only, and this one for 112, whose scores no registers are left for.
+    tile(192, false, 128, 80, 1),
+    tile(192, true, 128, 80, 1),
+    // Shared memory would hold 80 keys; 64 are 1 to 6 % faster (benches/recorded/h200/tried.md).
+    tile(256, false, 128, 64, 1),
+    tile(256, true, 128, 64, 1),
 ];
 
 const _: () = {

@@ -72,12 +72,12 @@ forward_kernels! {
     flash_fwd_hdim128_f16_causal_sm90: 128, true, F16, 64, 64;
     flash_fwd_hdim128_bf16_sm90: 128, false, Bf16, 64, 64;
     flash_fwd_hdim128_bf16_causal_sm90: 128, true, Bf16, 64, 64;
-    flash_fwd_hdim192_f16_sm90: 192, false, F16, 56, 96;
-    flash_fwd_hdim192_f16_causal_sm90: 192, true, F16, 56, 96;
-    flash_fwd_hdim192_bf16_sm90: 192, false, Bf16, 56, 96;
-    flash_fwd_hdim192_bf16_causal_sm90: 192, true, Bf16, 56, 96;
-    flash_fwd_hdim256_f16_sm90: 256, false, F16, 40, 128;
-    flash_fwd_hdim256_f16_causal_sm90: 256, true, F16, 40, 128;
-    flash_fwd_hdim256_bf16_sm90: 256, false, Bf16, 40, 128;
-    flash_fwd_hdim256_bf16_causal_sm90: 256, true, Bf16, 40, 128;
+    flash_fwd_hdim192_f16_sm90: 192, false, F16, 40, 96;
+    flash_fwd_hdim192_f16_causal_sm90: 192, true, F16, 40, 96;
+    flash_fwd_hdim192_bf16_sm90: 192, false, Bf16, 40, 96;
+    flash_fwd_hdim192_bf16_causal_sm90: 192, true, Bf16, 40, 96;
+    flash_fwd_hdim256_f16_sm90: 256, false, F16, 32, 128;
+    flash_fwd_hdim256_f16_causal_sm90: 256, true, F16, 32, 128;
+    flash_fwd_hdim256_bf16_sm90: 256, false, Bf16, 32, 128;
+    flash_fwd_hdim256_bf16_causal_sm90: 256, true, Bf16, 32, 128;
 }

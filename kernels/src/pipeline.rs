@@ -66,7 +66,7 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// Initialises the barriers: the producer alone arrives on full, `consumers` arrivals make a stage empty.
     ///
     /// # Safety
-    /// By one thread, before anybody uses the ring; [`crate::ptx::fence::mbarrier_init`] and a CTA barrier follow.
+    /// By one thread, before anybody uses the ring; [`crate::ptx::fence::proxy_async`] and a CTA barrier follow.
     #[inline(always)]
     pub unsafe fn init(self, consumers: u32) {
         for stage in 0..STAGES {

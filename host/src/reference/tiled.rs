@@ -5,13 +5,14 @@
 //!     ms = -inf, l = 0, O = 0
 //!     for each tile of tile_n keys that the query tile visits, the last first:
 //!         S      = Q K^T                                    f32; -inf where masked; keys beyond the sequence are rows of zeros
-//!         ms'    = max(ms, max(S) * scale_log2)             scale_log2 = softmax_scale * log2(e), rounded to f32
-//!         ms'    = ms if ms' - ms <= rescale_threshold      a stale maximum saves the multiplication of O
-//!         P      = exp2(S * scale_log2 - ms')               a fused multiply-add; where |ms'| >= 2^23 the product is rounded first
-//!         alpha  = exp2(ms - ms')
-//!         l      = alpha * l + sum(P)                       of P before it is rounded
-//!         O      = alpha * O + round(P) V                   P rounded to the element type
-//!         ms     = ms'
+//!         P      = exp2(S * scale_log2 - ms)                a fused multiply-add; scale_log2 = softmax_scale * log2(e), rounded to f32
+//!         where ms = -inf, or |ms| >= 2^23, or a quarter of sum(P) exceeds 2^12:
+//!             ms'   = max(ms, max(S) * scale_log2)          0 instead of -inf in what follows
+//!             P     = exp2(S * scale_log2 - ms')            where |ms'| >= 2^23 the product is rounded first
+//!             l, O  = exp2(ms - ms') * l, O
+//!             ms    = ms'
+//!         l      = l + sum(P)                               of P before it is rounded
+//!         O      = O + round(P) V                           P rounded to the element type
 //!     O   = round(O * (1 / l)),  lse = (ms + log2 l) * ln 2     where l = 0, 1 / l counts as 0
 //! ```
 //!
@@ -23,7 +24,7 @@ use super::rows::{self, Attention, Row};
 use crate::Element;
 use crate::Error;
 use hopper_attention_kernels::block_range::block_range;
-use hopper_attention_kernels::config::{ROUND_FIRST, TileConfig, WARPGROUP_ROWS, forward_config};
+use hopper_attention_kernels::config::{MAX_SUM, ROUND_FIRST, TileConfig, WARPGROUP_ROWS, forward_config};
 use hopper_attention_kernels::params::MAX_SEQLEN;
 
 /// O `[batch, seqlen_q, num_heads, head_dim]` and the log-sum-exp `[batch, num_heads, seqlen_q]`.
@@ -78,7 +79,7 @@ fn compute<T: Element>(problem: &Problem<'_, T>, config: &TileConfig, rows: &[Ro
     for (query, row) in queries.chunks_exact_mut(head_dim).zip(rows) {
         T::widen(problem.q.row(batch_idx, row.position, head_idx), query);
     }
-    let softmax = Softmax { scale_log2: softmax_scale_log2(problem.softmax_scale), rescale_threshold: config.rescale_threshold };
+    let scale_log2 = softmax_scale_log2(problem.softmax_scale);
     let mut states: Vec<RowState> = rows.iter().map(|_| RowState::new(head_dim)).collect();
     let mut keys = vec![0.0; tile_n * head_dim];
     let mut values = vec![0.0; tile_n * head_dim];
@@ -99,7 +100,7 @@ fn compute<T: Element>(problem: &Problem<'_, T>, config: &TileConfig, rows: &[Ro
             for (j, (s, key)) in p.iter_mut().zip(keys.chunks_exact(head_dim)).enumerate() {
                 *s = if j < visible { dot(query, key) } else { f32::NEG_INFINITY };
             }
-            softmax.step(state, &mut p);
+            state.step(&mut p, scale_log2);
             state.accumulate::<T>(&p, &values);
         }
     }
@@ -113,51 +114,47 @@ fn softmax_scale_log2(softmax_scale: f32) -> f32 {
     (f64::from(softmax_scale) * std::f64::consts::LOG2_E) as f32
 }
 
-/// The constants of the online softmax.
-struct Softmax {
-    scale_log2: f32,
-    rescale_threshold: f32,
-}
-
 /// What a thread of the kernel keeps for one query.
 struct RowState {
-    /// The running maximum, scaled to log2 units and rounded; perhaps stale.
+    /// The maximum, scaled to log2 units and rounded; perhaps of the first key tiles only.
     ms: f32,
     /// The sum of P in the four lanes that share a row of the tensor core's accumulator.
     row_sum: [f32; 4],
     acc_o: Vec<f32>,
 }
 
-impl Softmax {
-    /// Turns the logits of one key tile into P, and rescales what came before.
-    fn step(&self, state: &mut RowState, s: &mut [f32]) {
-        // `f32::max` passes over NaN, like PTX `max`: NaN comes back through P and the row sum.
-        let tile_max = s.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let mut ms = state.ms.max(tile_max * self.scale_log2);
-        if ms - state.ms <= self.rescale_threshold {
-            ms = state.ms;
-        }
-        // A row that has seen nothing subtracts 0, so that exp2(-inf - 0) = 0 instead of NaN.
-        let subtrahend = if ms == f32::NEG_INFINITY { 0.0 } else { ms };
-        let alpha = (state.ms - subtrahend).exp2();
-        state.ms = ms;
-        state.acc_o.iter_mut().for_each(|o| *o *= alpha);
-
-        // Columns 8 j + 2 lane + {0, 1} lie in one lane, which sums even and odd columns apart.
-        let mut sums = [[0.0; 2]; 4];
-        let round_first = subtrahend.abs() >= ROUND_FIRST;
-        for (column, s) in s.iter_mut().enumerate() {
-            let scaled = if round_first { *s * self.scale_log2 - subtrahend } else { s.mul_add(self.scale_log2, -subtrahend) };
-            *s = scaled.exp2();
-            sums[column / 2 % 4][column % 2] += *s;
-        }
-        state.row_sum.iter_mut().zip(sums).for_each(|(sum, [even, odd])| *sum = sum.mul_add(alpha, even + odd));
-    }
-}
-
 impl RowState {
     fn new(head_dim: usize) -> Self {
         Self { ms: f32::NEG_INFINITY, row_sum: [0.0; 4], acc_o: vec![0.0; head_dim] }
+    }
+
+    /// Turns the logits of one key tile into P, and rescales what came before.
+    fn step(&mut self, s: &mut [f32], scale_log2: f32) {
+        if self.ms.abs() < ROUND_FIRST {
+            let sums = lane_sums(s.iter().map(|s| s.mul_add(scale_log2, -self.ms).exp2()));
+            // False for NaN.
+            if sums.iter().all(|&sum| sum <= MAX_SUM) {
+                s.iter_mut().for_each(|s| *s = s.mul_add(scale_log2, -self.ms).exp2());
+                self.row_sum.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
+                return;
+            }
+        }
+        // `f32::max` passes over NaN, like PTX `max`: NaN comes back through P and the row sum.
+        let tile_max = s.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let ms = self.ms.max(tile_max * scale_log2);
+        // A row that has seen nothing subtracts 0, so that exp2(-inf - 0) = 0 instead of NaN.
+        let subtrahend = if ms == f32::NEG_INFINITY { 0.0 } else { ms };
+        let alpha = (self.ms - subtrahend).exp2();
+        self.ms = ms;
+        self.acc_o.iter_mut().for_each(|o| *o *= alpha);
+
+        let round_first = subtrahend.abs() >= ROUND_FIRST;
+        for s in s.iter_mut() {
+            let scaled = if round_first { *s * scale_log2 - subtrahend } else { s.mul_add(scale_log2, -subtrahend) };
+            *s = scaled.exp2();
+        }
+        let sums = lane_sums(s.iter().copied());
+        self.row_sum.iter_mut().zip(sums).for_each(|(total, sum)| *total = total.mul_add(alpha, sum));
     }
 
     /// O += round(P) V.
@@ -174,6 +171,13 @@ impl RowState {
         attention.o.extend(self.acc_o.iter().map(|&o| T::from_f32(o * inverse)));
         attention.lse.push((self.ms + row_sum.log2()) * std::f32::consts::LN_2);
     }
+}
+
+/// The sums of the four lanes that share a row: columns 8 j + 2 lane + {0, 1} lie in one lane, which sums even and odd columns apart.
+fn lane_sums(p: impl Iterator<Item = f32>) -> [f32; 4] {
+    let mut sums = [[0.0; 2]; 4];
+    p.enumerate().for_each(|(column, p)| sums[column / 2 % 4][column % 2] += p);
+    sums.map(|[even, odd]| even + odd)
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {

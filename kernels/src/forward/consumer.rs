@@ -9,15 +9,15 @@
 //!   wait K[own-1];  S = Q K[own-1]^T;  release it;  P = softmax of mask S          first_step
 //!   for n in own-2..=0 {                            step
 //!     wait K[n];  take the turn;  start S = Q K[n]^T;  wait V[n+1];  start O += P V[n+1];  pass the turn
-//!     wait S;  release K[n];  mask S where the tile needs it;  S = online softmax of S
-//!     wait O;  release V[n+1];  P = S in 16 bits;  O = O * row_scale
+//!     wait S;  release K[n];  mask S where the tile needs it
+//!     wait O;  release V[n+1];  P = online softmax of S, which rescales O where it must
 //!   }
 //!   wait V[0];  O += P V[0];  release it;  store O and LSE          last_product, epilogue
 //!   release Q once the copy of O has read its place: now, or with two Q stages in the next tile
 //! }
 //! ```
 
-use super::softmax::{Softmax, rescale};
+use super::softmax::Softmax;
 use super::tiles::TileReader;
 use super::{Cta, Kernel, epilogue, mask::mask, named_barrier};
 use crate::block_range::{BlockRange, block_range};
@@ -58,10 +58,10 @@ pub(super) struct Work<K: Kernel> {
 
 impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     #[inline(always)]
-    pub(super) fn new(cta: &'a Cta<'a>, q_ring: Ring<Q_STAGES>, warpgroup_idx: u32, warp_in_group: u32, lane_idx: u32) -> Self {
+    pub(super) fn new(cta: &'a Cta<'a>, warpgroup_idx: u32, warp_in_group: u32, lane_idx: u32) -> Self {
         Self {
             cta,
-            q_ring,
+            q_ring: cta.q_ring(warpgroup_idx),
             warpgroup_idx,
             warp_in_group,
             lane_idx,
@@ -88,14 +88,13 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         // meet the others again before anything that needs all. Protocol: tiles are asked for until there is none, and the arrival makes
         // the one turn that goes round (take_turn).
         unsafe {
-            if K::TILE.ping_pong && self.warpgroup_idx == 0 {
+            if self.warpgroup_idx == 0 {
                 // The first turn is warpgroup 0's.
                 barrier::arrive(named_barrier::TURN, 2 * WARPGROUP_THREADS);
             }
             let mut tiles = TileReader::new();
             let mut is_first = true;
-            // The broadcast follows every lane's load, so lane 0 may release the rank; and it tells the compiler that lanes agree.
-            while let Some(tile) = tiles.next::<K>(self.cta, |rank| warp::broadcast(rank), self.lane_idx) {
+            while let Some(tile) = tiles.next::<K>(self.cta, |rank| agree(rank), self.lane_idx) {
                 self.compute_tile(tile, is_first);
                 self.q_state.advance();
                 is_first = false;
@@ -167,9 +166,10 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     #[inline(always)]
     unsafe fn skip_step(&mut self, n_block: u32) {
         // SAFETY: scope: as promised. Protocol: a stage is released only once it is full: sooner, the arrival might count for the stage's last
-        // round. Nothing has read it.
+        // round. Lane 0 releases it once all lanes have seen it full: later they might see the phase after the next. Nothing has read it.
         unsafe {
             self.cta.k_ring().consumer_wait(self.k_state);
+            warp::sync();
             self.cta.k_ring().consumer_release(self.k_state, self.lane_idx);
             self.k_state.advance();
             // A row tile takes one turn less than it has key tiles.
@@ -178,6 +178,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
                 self.pass_turn();
             }
             self.cta.v_ring().consumer_wait(self.v_state);
+            warp::sync();
             self.cta.v_ring().consumer_release(self.v_state, self.lane_idx);
             self.v_state.advance();
         }
@@ -200,12 +201,12 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
             self.k_state.advance();
             self.release_previous_q(is_first);
             mask::<K>(&mut acc_s, self.cta.params, n_block, work.row, self.lane_idx);
-            work.softmax.update::<K>(&mut acc_s, self.cta.params.softmax_scale_log2);
-            work.p = pack::<K>(&acc_s);
+            work.softmax.begin::<K>(&acc_s, &mut work.p, self.cta.params.softmax_scale_log2);
         }
     }
 
-    /// One more key tile: its S runs beside the product of the tile before it, and its softmax beside that product's rest.
+    /// One more key tile: its S runs beside the product of the tile before it; while its softmax is computed, the tensor cores are the other
+    /// warpgroups'.
     ///
     /// # Safety
     /// As [`Consumer::run`].
@@ -229,16 +230,11 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
             if MASKED {
                 mask::<K>(&mut acc_s, self.cta.params, n_block, work.row, self.lane_idx);
             }
-            let row_scale = work.softmax.update::<K>(&mut acc_s, self.cta.params.softmax_scale_log2);
-
             wgmma::wait_group::<0>();
             work.acc_o.pin();
-            // The conversion to P must not move before the wait: the product in flight reads P's registers.
-            acc_s.pin();
             self.cta.v_ring().consumer_release(self.v_state, self.lane_idx);
             self.v_state.advance();
-            work.p = pack::<K>(&acc_s);
-            rescale::<K>(&mut work.acc_o, row_scale);
+            work.softmax.update::<K>(&acc_s, &mut work.p, &mut work.acc_o, self.cta.params.softmax_scale_log2);
         }
     }
 
@@ -252,6 +248,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         // and p are touched behind that wait only.
         unsafe {
             self.cta.v_ring().consumer_wait(self.v_state);
+            wgmma::fence();
             self.start_output(work);
             wgmma::wait_group::<0>();
             work.acc_o.pin();
@@ -289,16 +286,16 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// Starts O += P V on the current V stage.
     ///
     /// # Safety
-    /// As [`Consumer::run`]; the V stage is full and stays so, and `work.acc_o` and `work.p` are untouched, until the wait.
+    /// As [`Consumer::run`]; the V stage is full and stays so, and `work.acc_o` and `work.p` are untouched, until the wait. They are untouched
+    /// since the last [`wgmma::fence`], too.
     #[inline(always)]
     unsafe fn start_output(&self, work: &mut Work<K>) {
         let stage = self.cta.smem.v + self.v_state.stage * K::TILE.kv_bytes();
         let v = descriptor::swizzled_128b(stage, kv_panel_bytes(K::TILE));
         const { assert!((16 * ROW_BYTES).is_multiple_of(SWIZZLE_ATOM_BYTES)) };
-        // SAFETY: scope, lifetime: as promised. Address: steps of 16 keys are 16 panel rows, whole atoms of the swizzle. Proxy: as in
-        // start_scores.
+        // SAFETY: scope, lifetime: as promised. Address: steps of 16 keys are 16 panel rows, whole atoms of the swizzle. Proxy: TMA wrote V, and
+        // its mbarrier was waited for; the registers' fence is the caller's.
         unsafe {
-            wgmma::fence();
             for step in 0..K::TILE.tile_n / 16 {
                 let p = |i| work.p[4 * step as usize + i];
                 let a = [p(0), p(1), p(2), p(3)];
@@ -314,12 +311,10 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// As [`Consumer::run`].
     #[inline(always)]
     unsafe fn take_turn(&self) {
-        if K::TILE.ping_pong {
-            // SAFETY: scope: as promised. Protocol: 128 threads wait here, and the 128 before them in the round arrive in pass_turn (for the
-            // very first turn, this warpgroup itself in `run`). There is one turn, and who passes it on gets it back only from behind this
-            // wait, so no barrier meets a second arrival before its wait.
-            unsafe { barrier::sync(named_barrier::TURN + self.warpgroup_idx, 2 * WARPGROUP_THREADS) }
-        }
+        // SAFETY: scope: as promised. Protocol: 128 threads wait here, and the 128 before them in the round arrive in pass_turn (for the very
+        // first turn, this warpgroup itself in `run`). There is one turn, and who passes it on gets it back only from behind this wait, so no
+        // barrier meets a second arrival before its wait.
+        unsafe { barrier::sync(named_barrier::TURN + self.warpgroup_idx, 2 * WARPGROUP_THREADS) }
     }
 
     /// Gives the turn to the next warpgroup.
@@ -328,12 +323,10 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// As [`Consumer::run`].
     #[inline(always)]
     unsafe fn pass_turn(&self) {
-        if K::TILE.ping_pong {
-            let next = if self.warpgroup_idx + 1 == K::TILE.math_warpgroups() { 0 } else { self.warpgroup_idx + 1 };
-            // SAFETY: scope: as promised. Protocol: as in take_turn; all math warpgroups take the same number of turns, so every wait has its
-            // arrival. The last one of all is left over.
-            unsafe { barrier::arrive(named_barrier::TURN + next, 2 * WARPGROUP_THREADS) }
-        }
+        let next = if self.warpgroup_idx + 1 == K::TILE.math_warpgroups() { 0 } else { self.warpgroup_idx + 1 };
+        // SAFETY: scope: as promised. Protocol: as in take_turn; all math warpgroups take the same number of turns, so every wait has its
+        // arrival. The last one of all is left over.
+        unsafe { barrier::arrive(named_barrier::TURN + next, 2 * WARPGROUP_THREADS) }
     }
 
     /// With two Q stages: once this tile is under way, the last tile's O has left its place, which is free for the next Q.
@@ -367,14 +360,17 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     }
 }
 
-/// S in the element type, as A operands.
+/// Lane 0's rank of a tile in every lane, which the compiler thereby knows to agree, once all lanes have loaded it.
+///
+/// # Safety
+/// All lanes of the warp are converged.
 #[inline(always)]
-fn pack<K: Kernel>(acc_s: &K::Scores) -> <K::Scores as Accumulator>::Packed {
-    let mut packed = K::Scores::PACKED_ZERO;
-    for i in 0..K::Scores::REGISTERS / 2 {
-        packed[i] = pack_pair::<K>(f32::from_bits(acc_s[2 * i]), f32::from_bits(acc_s[2 * i + 1]));
+unsafe fn agree(rank: u32) -> u32 {
+    // SAFETY: scope: all lanes, as promised.
+    unsafe {
+        warp::sync();
+        warp::broadcast(rank)
     }
-    packed
 }
 
 /// Two numbers in the element type.

@@ -3,7 +3,6 @@
 //!
 //! ```text
 //! LSE = (m + log2 l) * ln 2                  one lane of each quad stores it
-//! barrier of the warpgroup                   every warp's products have read Q
 //! place of Q = O / l in 16 bits              stmatrix, swizzled as the tensor map of O says
 //! proxy fence;  barrier of the warpgroup     ordinary writes, before TMA reads them
 //! start the copy of the place to O           one thread, panel by panel; its reads are waited for where Q is released
@@ -34,7 +33,6 @@ pub(super) unsafe fn store<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K
         store_lse(consumer, work, lse);
         let block = consumer.cta.smem.q_block(K::TILE, consumer.q_stage(), consumer.warpgroup_idx);
         let meeting = named_barrier::WARPGROUP + consumer.warpgroup_idx;
-        barrier::sync(meeting, WARPGROUP_THREADS);
         write_block::<K, Q_STAGES>(consumer, &work.acc_o, inverse, block);
         fence::proxy_async();
         barrier::sync(meeting, WARPGROUP_THREADS);

@@ -17,8 +17,9 @@ pub(super) fn mask<K: Kernel>(acc_s: &mut K::Scores, params: &ForwardParams, n_b
     let in_sequence = params.seqlen_k as i32 - first_key;
     let mut visible = [in_sequence; ROWS_PER_THREAD];
     if K::TILE.causal {
-        let diagonal = row as i32 + 1 + params.seqlen_k as i32 - params.seqlen_q as i32 - first_key;
-        visible = [min(diagonal, in_sequence), min(diagonal + ROW_STEP as i32, in_sequence)];
+        // Rows beyond the last one would see more than there is.
+        let after_row = (row + 1) as i32 - params.seqlen_q as i32;
+        visible = [in_sequence + min(after_row, 0), in_sequence + min(after_row + ROW_STEP as i32, 0)];
     }
     for i in 0..K::Scores::REGISTERS {
         let hidden = column_of(i) as i32 >= visible[row_of(i)];

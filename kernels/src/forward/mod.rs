@@ -12,8 +12,7 @@
 //! producer warp 1                             start S = Q K[n]^T
 //! for tile in schedule {                      start O += P V[n+1]
 //!   for n in last..=0 { load V[n] }           wait S;  mask S where the tile needs it
-//! }                                           m, l, S = online softmax of S
-//!                                             wait O;  O = O * rescale;  P = S in 16 bits
+//! }                                           wait O;  m, l, P, O = online softmax of S
 //!                                           }
 //!                                           O += P V[0];  O = O / l;  store O and LSE
 //!                                         }
@@ -27,7 +26,7 @@ pub mod softmax;
 pub mod tiles;
 
 use crate::config::{DType, KV_STAGES, TileConfig, WARPGROUP_THREADS};
-use crate::layout::smem::{RANK_STAGES, SmemLayout};
+use crate::layout::smem::{RANK_STAGES, RING_BYTES, SmemLayout};
 use crate::params::ForwardParams;
 use crate::pipeline::Ring;
 use crate::ptx::wgmma::Accumulator;
@@ -78,6 +77,12 @@ struct Cta<'a> {
 }
 
 impl Cta<'_> {
+    /// The ring of one warpgroup's Q.
+    #[inline(always)]
+    fn q_ring<const STAGES: u32>(&self, warpgroup_idx: u32) -> Ring<STAGES> {
+        Ring::new(self.smem.q_barriers + warpgroup_idx * RING_BYTES)
+    }
+
     #[inline(always)]
     fn k_ring(&self) -> Ring<KV_STAGES> {
         Ring::new(self.smem.k_barriers)
@@ -108,7 +113,6 @@ pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: 
     const { assert!(Q_STAGES == K::TILE.q_stages && PRODUCER_REGISTERS == K::TILE.registers().0 && MATH_REGISTERS == K::TILE.registers().1) };
 
     let cta = Cta { maps, params, smem: SmemLayout::new(K::TILE, memory::dynamic_smem()) };
-    let q_ring = Ring::<Q_STAGES>::new(cta.smem.q_barriers);
     let thread_idx = register::thread_idx();
     let lane_idx = thread_idx % 32;
     // SAFETY: scope: all lanes of the warp, before any branch.
@@ -117,14 +121,17 @@ pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: 
 
     if thread_idx == 0 {
         let warpgroups = K::TILE.math_warpgroups();
-        // SAFETY: protocol: one thread, and the CTA barrier below comes before any use. Q is released once a warpgroup; K and V once a warp;
+        // SAFETY: protocol: one thread, and the CTA barrier below comes before any use. Q is released by its warpgroup; K and V once a warp;
         // ranks, by the V producer too. Proxy: copies complete on the barriers, so their initialisation has to be visible to TMA as well.
         unsafe {
-            q_ring.init(warpgroups);
+            for warpgroup_idx in 0..warpgroups {
+                cta.q_ring::<Q_STAGES>(warpgroup_idx).init(1);
+            }
             cta.k_ring().init(4 * warpgroups);
             cta.v_ring().init(4 * warpgroups);
-            cta.rank_ring().init(4 * warpgroups + 1);
-            fence::mbarrier_init();
+            if K::TILE.dynamic {
+                cta.rank_ring().init(4 * warpgroups + 1);
+            }
             fence::proxy_async();
         }
     }
@@ -137,7 +144,7 @@ pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: 
         unsafe {
             register::shrink_registers::<PRODUCER_REGISTERS>();
             if lane_idx == 0 && warp_idx == 0 {
-                producer::load_q_and_k::<K, Q_STAGES>(&cta, q_ring);
+                producer::load_q_and_k::<K, Q_STAGES>(&cta);
             } else if lane_idx == 0 && warp_idx == 1 {
                 producer::load_v::<K>(&cta);
             }
@@ -146,10 +153,10 @@ pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: 
         // SAFETY: scope: the whole warpgroup, as above; the producer warpgroup gives back what is asked for (TileConfig::registers).
         unsafe {
             register::grow_registers::<MATH_REGISTERS>();
-            consumer::Consumer::<K, Q_STAGES>::new(&cta, q_ring, warpgroup_idx - 1, warp_idx % 4, lane_idx).run();
-            // Shared memory must outlive the last store's reads. The thread that started it waits, for the writes as well.
-            if thread_idx.is_multiple_of(WARPGROUP_THREADS) {
-                tma::wait_group();
+            consumer::Consumer::<K, Q_STAGES>::new(&cta, warpgroup_idx - 1, warp_idx % 4, lane_idx).run();
+            // Shared memory must outlive the last store's reads, for which the thread that started it waits; with one Q stage it has.
+            if Q_STAGES == 2 && thread_idx.is_multiple_of(WARPGROUP_THREADS) {
+                tma::wait_group_read();
             }
         }
     }

@@ -3,10 +3,14 @@
 //!
 //! ```text
 //! for tile in schedule {                            for tile in schedule {
-//!   wait Q stage empty;  load Q                       for n in last..=0 { wait V stage empty;  load V[n] }
+//!   for each math warpgroup {                         for n in last..=0 { wait V stage empty;  load V[n] }
+//!     wait its Q stage empty;  load its Q           }
+//!   }
 //!   for n in last..=0 { wait K stage empty;  load K[n] }
-//! }                                                 }
+//! }
 //! ```
+//!
+//! With one Q stage the first K tiles go before Q: the last tile's O is still leaving Q's place, while K's stages are free already.
 
 use super::tiles::{TileReader, TileWriter};
 use super::{Cta, Kernel};
@@ -23,28 +27,20 @@ use crate::schedule::Tile;
 /// # Safety
 /// By one thread; consumers walk the same tiles.
 #[inline(always)]
-pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta, q_ring: Ring<Q_STAGES>) {
-    let params = cta.params;
+pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta) {
     let mut q_state = PipelineState::<Q_STAGES>::START;
-    let mut k_state = PipelineState::<KV_STAGES>::START;
+    let mut loader = KvLoader::new(cta.maps.k, cta.params.k_steps, cta.smem.k, cta.k_ring());
     let mut tiles = TileWriter::new();
     // SAFETY: scope: this is the one thread that draws tiles.
     while let Some(tile) = unsafe { tiles.publish::<K>(cta) } {
-        // SAFETY: protocol: this thread alone fills the rings of Q and K, and the boxes announced are the boxes loaded. Address: panels on
-        // 1024 bytes (layout/smem.rs) of the stage acquired. Proxy: what the stage held was read, or stored from, by the same one.
+        let mut keys = KeyTiles::of::<K>(cta, &tile);
+        // SAFETY: protocol: this thread alone fills the rings of Q and K.
         unsafe {
-            let bytes = K::TILE.math_warpgroups() * K::TILE.q_warpgroup_bytes();
-            let barrier = q_ring.producer_acquire_for(q_state, bytes);
-            for warpgroup_idx in 0..K::TILE.math_warpgroups() {
-                let block = cta.smem.q_block(K::TILE, q_state.stage, warpgroup_idx);
-                let row = tile.m_block * K::TILE.tile_m + warpgroup_idx * WARPGROUP_ROWS;
-                let (head, batch) = (tile.head_idx * params.q_steps.head, tile.batch_idx * params.q_steps.batch);
-                for panel in 0..K::TILE.panels() {
-                    let destination = block + panel * Q_PANEL_BYTES;
-                    tma::load_4d(destination, cta.maps.q, barrier, [panel * PANEL_COLUMNS, row, head, batch]);
-                }
+            if Q_STAGES == 1 {
+                loader.load::<K>(&mut keys, KV_STAGES);
             }
-            load_tiles::<K>(cta, &tile, cta.maps.k, params.k_steps, cta.smem.k, cta.k_ring(), &mut k_state);
+            load_q::<K, Q_STAGES>(cta, &tile, q_state);
+            loader.load::<K>(&mut keys, u32::MAX);
         }
         q_state.advance();
         // SAFETY: scope: the thread that publishes, between tiles.
@@ -60,46 +56,94 @@ pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta, q_r
 /// By one thread; consumers walk the same tiles.
 #[inline(always)]
 pub(super) unsafe fn load_v<K: Kernel>(cta: &Cta) {
-    let mut v_state = PipelineState::<KV_STAGES>::START;
+    let mut loader = KvLoader::new(cta.maps.v, cta.params.v_steps, cta.smem.v, cta.v_ring());
     let mut tiles = TileReader::new();
     // SAFETY: scope: one thread, as lane 0; its arrival releases its own load.
     while let Some(tile) = unsafe { tiles.next::<K>(cta, |rank| rank, 0) } {
+        let mut keys = KeyTiles::of::<K>(cta, &tile);
         // SAFETY: scope: this thread alone fills the ring of V.
-        unsafe { load_tiles::<K>(cta, &tile, cta.maps.v, cta.params.v_steps, cta.smem.v, cta.v_ring(), &mut v_state) };
+        unsafe { loader.load::<K>(&mut keys, u32::MAX) };
     }
 }
 
-/// Loads the key tiles that `tile` visits, of K or of V, into `ring`, whose stages begin at `stages`.
+/// Loads the Q of `tile`, each math warpgroup's rows into its own ring.
 ///
 /// # Safety
-/// By the ring's producer.
+/// By the rings' producer.
 #[inline(always)]
-unsafe fn load_tiles<K: Kernel>(
-    cta: &Cta,
-    tile: &Tile,
-    map: u64,
-    steps: CoordinateSteps,
-    stages: u32,
-    ring: Ring<KV_STAGES>,
-    state: &mut PipelineState<KV_STAGES>,
-) {
-    let params = cta.params;
-    let (tile_m, tile_n) = (K::TILE.tile_m, K::TILE.tile_n);
-    let range = block_range(K::TILE.causal, tile_m, tile_n, tile.m_block * tile_m, params.seqlen_q, params.seqlen_k);
-    let (head_idx_k, _) = params.heads_per_kv.div_rem(tile.head_idx);
-    let (head, batch) = (head_idx_k * steps.head, tile.batch_idx * steps.batch);
-    let mut n_block = range.n_block_max;
-    while n_block > 0 {
-        n_block -= 1;
-        // SAFETY: protocol: the ring's one producer, as promised; the boxes announced are the boxes loaded. Address: panels on 1024 bytes of
-        // the stage acquired.
+unsafe fn load_q<K: Kernel, const Q_STAGES: u32>(cta: &Cta, tile: &Tile, state: PipelineState<Q_STAGES>) {
+    let steps = cta.params.q_steps;
+    let (head, batch) = (tile.head_idx * steps.head, tile.batch_idx * steps.batch);
+    for warpgroup_idx in 0..K::TILE.math_warpgroups() {
+        let row = tile.m_block * K::TILE.tile_m + warpgroup_idx * WARPGROUP_ROWS;
+        // SAFETY: protocol: the rings' one producer, as promised; the boxes announced are the boxes loaded. Address: panels on 1024 bytes
+        // (layout/smem.rs) of the stage acquired. Proxy: what the stage held was read, or stored from, by the same one.
         unsafe {
-            let barrier = ring.producer_acquire_for(*state, K::TILE.kv_bytes());
+            let barrier = cta.q_ring::<Q_STAGES>(warpgroup_idx).producer_acquire_for(state, K::TILE.q_warpgroup_bytes());
+            let block = cta.smem.q_block(K::TILE, state.stage, warpgroup_idx);
             for panel in 0..K::TILE.panels() {
-                let destination = stages + state.stage * K::TILE.kv_bytes() + panel * kv_panel_bytes(K::TILE);
-                tma::load_4d(destination, map, barrier, [panel * PANEL_COLUMNS, n_block * tile_n, head, batch]);
+                tma::load_4d(block + panel * Q_PANEL_BYTES, cta.maps.q, barrier, [panel * PANEL_COLUMNS, row, head, batch]);
             }
         }
-        state.advance();
+    }
+}
+
+/// The key tiles of a row tile that are still to be loaded: `0..n_block_end` of one key head.
+struct KeyTiles {
+    n_block_end: u32,
+    head_idx_k: u32,
+    batch_idx: u32,
+}
+
+impl KeyTiles {
+    /// All that `tile` visits.
+    #[inline(always)]
+    fn of<K: Kernel>(cta: &Cta, tile: &Tile) -> Self {
+        let params = cta.params;
+        let (tile_m, tile_n) = (K::TILE.tile_m, K::TILE.tile_n);
+        let range = block_range(K::TILE.causal, tile_m, tile_n, tile.m_block * tile_m, params.seqlen_q, params.seqlen_k);
+        let (head_idx_k, _) = params.heads_per_kv.div_rem(tile.head_idx);
+        Self { n_block_end: range.n_block_max, head_idx_k, batch_idx: tile.batch_idx }
+    }
+}
+
+/// The producer's side of the ring of K, or of V.
+struct KvLoader {
+    map: u64,
+    steps: CoordinateSteps,
+    /// Shared address of the stages.
+    stages: u32,
+    ring: Ring<KV_STAGES>,
+    state: PipelineState<KV_STAGES>,
+}
+
+impl KvLoader {
+    #[inline(always)]
+    fn new(map: u64, steps: CoordinateSteps, stages: u32, ring: Ring<KV_STAGES>) -> Self {
+        Self { map, steps, stages, ring, state: PipelineState::START }
+    }
+
+    /// Loads `keys`, from the last to the first, but at most `count` of them.
+    ///
+    /// # Safety
+    /// By the ring's producer.
+    #[inline(always)]
+    unsafe fn load<K: Kernel>(&mut self, keys: &mut KeyTiles, count: u32) {
+        let (head, batch) = (keys.head_idx_k * self.steps.head, keys.batch_idx * self.steps.batch);
+        let end = keys.n_block_end.saturating_sub(count);
+        while keys.n_block_end > end {
+            keys.n_block_end -= 1;
+            let key = keys.n_block_end * K::TILE.tile_n;
+            // SAFETY: protocol: the ring's one producer, as promised; the boxes announced are the boxes loaded. Address: panels on 1024 bytes of
+            // the stage acquired.
+            unsafe {
+                let barrier = self.ring.producer_acquire_for(self.state, K::TILE.kv_bytes());
+                for panel in 0..K::TILE.panels() {
+                    let destination = self.stages + self.state.stage * K::TILE.kv_bytes() + panel * kv_panel_bytes(K::TILE);
+                    tma::load_4d(destination, self.map, barrier, [panel * PANEL_COLUMNS, key, head, batch]);
+                }
+            }
+            self.state.advance();
+        }
     }
 }

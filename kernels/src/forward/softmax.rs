@@ -1,80 +1,111 @@
 //! The online softmax, in the log2 domain (FlashAttention-2, Algorithm 1, lines 9 to 13, with exp2).
 //!
 //! ```text
-//! m' = max(m, scale_log2 * rowmax S)                    m is kept scaled and rounded: p and the LSE refer to the same number
-//! P  = exp2(scale_log2 * S - m')
-//! l' = l * exp2(m - m') + rowsum P
-//! O' = O * exp2(m - m')
+//! P  = exp2(scale_log2 * S - m)                          any m near the row's maximum serves: O / l does not depend on it
+//! l  = l + rowsum P
+//! where P has grown too large:
+//!   m' = max(m, scale_log2 * rowmax S)                   m is kept scaled and rounded: P and the LSE refer to the same number
+//!   P, l, O = the same with m';  what l and O held before, times exp2(m - m')
 //! ```
 //!
-//! Three refinements:
-//! - A row that has seen nothing has m = -inf. The subtraction then takes 0 for m, so that exp2(-inf - 0) = 0 and no NaN arises.
-//! - While m is at most `rescale_threshold` too small it is left as it is: exp2(m - m') = 1, and O need not be touched. P then grows to at
-//!   most 2^threshold, which costs no precision, since P is a floating-point number and l is summed on the same scale.
-//! - The subtraction is fused with the multiplication. Where |m| is so large that m's own rounding would move P by a factor of more than
-//!   sqrt 2, the product is rounded first instead, as m was.
+//! So the maximum is looked for only where it has to be: in a row tile's first key tile, and where later scores exceed it by so much that a
+//! thread's part of rowsum P passes `MAX_SUM`. This halves the instructions of most steps. Up to there a stale m costs no precision: P is a
+//! floating-point number, and l and O are summed on the same scale. A row that fits keeps its m, whatever other rows do, so that no row's
+//! result depends on another's.
+//!
+//! Two kinds of row never fit: their reference is -inf, which makes rowsum P infinite or NaN.
+//! - A row that has seen nothing. Its m is -inf; the careful form takes 0 for it, so that exp2(-inf - 0) = 0 and no NaN arises.
+//! - |m| so large that its own rounding would move P by a factor of more than sqrt 2, since the multiplication is fused with the
+//!   subtraction. The careful form rounds the product first, as m was.
 
 use super::Kernel;
-use crate::config::ROUND_FIRST;
+use super::consumer::pack_pair;
+use crate::config::{MAX_SUM, ROUND_FIRST};
 use crate::layout::fragment::{ROWS_PER_THREAD, row_of};
 use crate::ptx::wgmma::Accumulator;
 use crate::ptx::{math, warp};
 
+type Rows = [f32; ROWS_PER_THREAD];
+type Packed<K> = <<K as Kernel>::Scores as Accumulator>::Packed;
+
 /// The running state of a thread's two rows.
 pub(super) struct Softmax {
-    /// m: maximum of the scaled scores so far, in log2 units.
-    row_max: [f32; ROWS_PER_THREAD],
+    /// m: the maximum, not necessarily the latest, of the scaled scores so far, in log2 units.
+    row_max: Rows,
     /// l: this thread's part of the sum.
-    row_sum: [f32; ROWS_PER_THREAD],
-}
-
-/// What O has to be multiplied by.
-#[derive(Clone, Copy)]
-pub(super) struct Rescale {
-    row_scale: [f32; ROWS_PER_THREAD],
-    /// Whether a factor in this warp differs from 1.
-    needed: bool,
+    row_sum: Rows,
 }
 
 impl Softmax {
     pub(super) const EMPTY: Self = Self { row_max: [f32::NEG_INFINITY; ROWS_PER_THREAD], row_sum: [0.0; ROWS_PER_THREAD] };
 
-    /// Takes in one tile: replaces its scores by P (in f32), and returns what O has to be multiplied by.
+    /// P of a row tile's first key tile, of which O holds nothing yet.
     ///
     /// # Safety
-    /// All lanes of the warp are converged.
+    /// All lanes of the warp are converged; no product in flight uses the registers.
     #[inline(always)]
-    pub(super) unsafe fn update<K: Kernel>(&mut self, acc_s: &mut K::Scores, scale_log2: f32) -> Rescale {
+    pub(super) unsafe fn begin<K: Kernel>(&mut self, acc_s: &K::Scores, p: &mut Packed<K>, scale_log2: f32) {
+        // SAFETY: scope: as promised.
+        unsafe { self.move_maximum::<K>(acc_s, p, scale_log2, [true; ROWS_PER_THREAD]) };
+    }
+
+    /// P of one more key tile; O is rescaled where the maximum moves.
+    ///
+    /// # Safety
+    /// As [`Softmax::begin`].
+    #[inline(always)]
+    pub(super) unsafe fn update<K: Kernel>(&mut self, acc_s: &K::Scores, p: &mut Packed<K>, acc_o: &mut K::Output, scale_log2: f32) {
+        let reference = self.row_max.map(|m| if m.abs() < ROUND_FIRST { m } else { f32::NEG_INFINITY });
+        let sum = exponentials::<K>(acc_s, p, |score, row| math::fma(score, scale_log2, -reference[row]));
+        // False for NaN.
+        let fits = sum.map(|sum| sum <= MAX_SUM);
+        // SAFETY: scope: all lanes, as promised; they agree on the branch.
+        unsafe {
+            if warp::any(!(fits[0] && fits[1])) {
+                let moves = [quad_any(!fits[0]), quad_any(!fits[1])];
+                let row_scale = self.move_maximum::<K>(acc_s, p, scale_log2, moves);
+                for i in 0..K::Output::REGISTERS {
+                    acc_o[i] = (f32::from_bits(acc_o[i]) * row_scale[row_of(i)]).to_bits();
+                }
+            } else {
+                self.row_sum = [self.row_sum[0] + sum[0], self.row_sum[1] + sum[1]];
+            }
+        }
+    }
+
+    /// P, with the true maximum in the rows where it `moves`; returns what O has to be multiplied by. A row whose maximum stays gets the P and
+    /// the sum of the fast form, bit by bit.
+    ///
+    /// # Safety
+    /// As [`Softmax::begin`]; the lanes that share a row agree on `moves`.
+    #[inline(always)]
+    unsafe fn move_maximum<K: Kernel>(
+        &mut self,
+        acc_s: &K::Scores,
+        p: &mut Packed<K>,
+        scale_log2: f32,
+        moves: [bool; ROWS_PER_THREAD],
+    ) -> Rows {
         // SAFETY: scope: all lanes come here, as promised.
         let tile_max = unsafe { row_max::<K>(acc_s) };
         let mut row_scale = [1.0; ROWS_PER_THREAD];
-        let mut reference = [0.0; ROWS_PER_THREAD];
-        let mut huge = false;
-        let mut kept = true;
+        let mut subtracted = [0.0; ROWS_PER_THREAD];
+        let mut round_first = [false; ROWS_PER_THREAD];
         for row in 0..ROWS_PER_THREAD {
-            let new_max = math::max(self.row_max[row], tile_max[row] * scale_log2);
-            // False where the row saw nothing before: inf, and NaN where it still sees nothing.
-            let keep = new_max - self.row_max[row] <= K::TILE.rescale_threshold;
-            let new_max = if keep { self.row_max[row] } else { new_max };
-            kept &= keep;
-            reference[row] = if new_max == f32::NEG_INFINITY { 0.0 } else { new_max };
-            row_scale[row] = math::exp2(self.row_max[row] - reference[row]);
-            huge |= reference[row].abs() >= ROUND_FIRST;
+            let new_max = if moves[row] { math::max(self.row_max[row], tile_max[row] * scale_log2) } else { self.row_max[row] };
+            subtracted[row] = if new_max == f32::NEG_INFINITY { 0.0 } else { new_max };
+            round_first[row] = subtracted[row].abs() >= ROUND_FIRST;
+            row_scale[row] = math::exp2(self.row_max[row] - subtracted[row]);
             self.row_max[row] = new_max;
         }
-        let mut scale = scale_log2;
-        if huge {
-            for i in 0..K::Scores::REGISTERS {
-                acc_s[i] = (f32::from_bits(acc_s[i]) * scale_log2).to_bits();
-            }
-            scale = 1.0;
-        }
-        let tile_sum = exponentials::<K>(acc_s, scale, reference);
+        let sum = exponentials::<K>(acc_s, p, |score, row| {
+            let rounded = score * scale_log2 - subtracted[row];
+            if round_first[row] { rounded } else { math::fma(score, scale_log2, -subtracted[row]) }
+        });
         for row in 0..ROWS_PER_THREAD {
-            self.row_sum[row] = math::fma(self.row_sum[row], row_scale[row], tile_sum[row]);
+            self.row_sum[row] = math::fma(self.row_sum[row], row_scale[row], sum[row]);
         }
-        // SAFETY: scope: all lanes, as promised; those that branched on `huge` have met the others again.
-        Rescale { row_scale, needed: unsafe { warp::any(!kept) } }
+        row_scale
     }
 
     /// The reciprocal of each row's sum, 0 for a row that saw nothing, and each row's LSE in natural units.
@@ -93,16 +124,6 @@ impl Softmax {
             lse[row] = (self.row_max[row] + math::log2(sum)) * core::f32::consts::LN_2;
         }
         (inverse, lse)
-    }
-}
-
-/// Multiplies O by the rows' factors, if any of them differs from 1.
-#[inline(always)]
-pub(super) fn rescale<K: Kernel>(acc_o: &mut K::Output, rescale: Rescale) {
-    if rescale.needed {
-        for i in 0..K::Output::REGISTERS {
-            acc_o[i] = (f32::from_bits(acc_o[i]) * rescale.row_scale[row_of(i)]).to_bits();
-        }
     }
 }
 
@@ -127,17 +148,28 @@ unsafe fn row_max<K: Kernel>(acc_s: &K::Scores) -> [f32; ROWS_PER_THREAD] {
     result
 }
 
-/// Replaces scores by exp2(scale * score - reference), and returns the sums over the thread's elements of each row.
+/// P = exp2(exponent(score, row)) in the element type, as A operands, and the sums over the thread's elements of each row.
 #[inline(always)]
-fn exponentials<K: Kernel>(acc_s: &mut K::Scores, scale: f32, reference: [f32; ROWS_PER_THREAD]) -> [f32; ROWS_PER_THREAD] {
+fn exponentials<K: Kernel>(acc_s: &K::Scores, p: &mut Packed<K>, exponent: impl Fn(f32, usize) -> f32) -> Rows {
     let mut sums = [[0.0; 2]; ROWS_PER_THREAD];
-    for i in 0..K::Scores::REGISTERS {
-        let row = row_of(i);
-        let p = math::exp2(math::fma(f32::from_bits(acc_s[i]), scale, -reference[row]));
-        acc_s[i] = p.to_bits();
-        sums[row][i % 2] += p;
+    for i in 0..K::Scores::REGISTERS / 2 {
+        let row = row_of(2 * i);
+        let pair = [2 * i, 2 * i + 1].map(|i| math::exp2(exponent(f32::from_bits(acc_s[i]), row)));
+        sums[row][0] += pair[0];
+        sums[row][1] += pair[1];
+        p[i] = pack_pair::<K>(pair[0], pair[1]);
     }
     [sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]]
+}
+
+/// Whether `condition` holds in any of the four lanes that share a row.
+///
+/// # Safety
+/// All lanes of the warp are converged.
+#[inline(always)]
+unsafe fn quad_any(condition: bool) -> bool {
+    // SAFETY: scope: all lanes, as promised.
+    unsafe { quad_reduce(condition as u32 as f32, math::max) != 0.0 }
 }
 
 /// Combines the values of the four lanes that share a row.

@@ -17,7 +17,10 @@ use crate::layout::swizzle::ROW_BYTES;
 pub const MBARRIER_BYTES: u32 = 8;
 /// Stages of each ring that barriers are kept for.
 const STAGES: u32 = 2;
-const RING_BYTES: u32 = 2 * STAGES * MBARRIER_BYTES;
+/// Bytes of a ring's mbarriers.
+pub const RING_BYTES: u32 = 2 * STAGES * MBARRIER_BYTES;
+/// Math warpgroups of a CTA at most: each has a ring for its Q.
+const MAX_WARPGROUPS: u32 = 3;
 /// Bytes of a tile rank.
 pub const RANK_BYTES: u32 = 4;
 /// Tiles whose ranks are under way at once.
@@ -56,10 +59,10 @@ impl SmemLayout {
             k,
             v,
             q_barriers,
-            k_barriers: q_barriers + RING_BYTES,
-            v_barriers: q_barriers + 2 * RING_BYTES,
-            rank_barriers: q_barriers + 3 * RING_BYTES,
-            ranks: q_barriers + 4 * RING_BYTES,
+            k_barriers: q_barriers + MAX_WARPGROUPS * RING_BYTES,
+            v_barriers: q_barriers + (MAX_WARPGROUPS + 1) * RING_BYTES,
+            rank_barriers: q_barriers + (MAX_WARPGROUPS + 2) * RING_BYTES,
+            ranks: q_barriers + (MAX_WARPGROUPS + 3) * RING_BYTES,
         }
     }
 
@@ -79,7 +82,8 @@ pub const fn kv_panel_bytes(config: TileConfig) -> u32 {
     config.tile_n * ROW_BYTES
 }
 
-const _: () = assert!(4 * RING_BYTES + STAGES * RANK_BYTES <= BARRIER_BYTES && KV_STAGES <= STAGES && RANK_STAGES <= STAGES);
+const _: () =
+    assert!((MAX_WARPGROUPS + 3) * RING_BYTES + STAGES * RANK_BYTES <= BARRIER_BYTES && KV_STAGES <= STAGES && RANK_STAGES <= STAGES);
 
 #[cfg(test)]
 mod tests {

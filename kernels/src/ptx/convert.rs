@@ -1,4 +1,6 @@
 //! Rounding two f32 to one packed register (PTX ISA, "cvt").
+//!
+//! Not `pure`: the results are A operands, whose registers a product may still be reading, so they are written where the program says.
 
 use core::arch::asm;
 
@@ -12,7 +14,7 @@ pub fn pack_f16(low: f32, high: f32) -> u32 {
     // SAFETY: register arithmetic only.
     unsafe {
         asm!("cvt.rn.f16x2.f32 {d}, {high}, {low};", d = out(reg32) packed, high = in(reg32) high, low = in(reg32) low,
-             options(pure, nomem, nostack));
+             options(nomem, nostack));
     }
     packed
 }
@@ -27,7 +29,7 @@ pub fn pack_bf16(low: f32, high: f32) -> u32 {
     // SAFETY: register arithmetic only.
     unsafe {
         asm!("cvt.rn.bf16x2.f32 {d}, {high}, {low};", d = out(reg32) packed, high = in(reg32) high, low = in(reg32) low,
-             options(pure, nomem, nostack));
+             options(nomem, nostack));
     }
     packed
 }

@@ -14,17 +14,3 @@ pub unsafe fn proxy_async() {
     // SAFETY: scope and protocol are the caller's; memory is clobbered, so no store moves across.
     unsafe { asm!("fence.proxy.async.shared::cta;", options(nostack)) }
 }
-
-/// Orders this thread's initialisations of mbarriers, and nothing else, before what synchronises with it in the cluster. It crosses no
-/// proxy: for the copies that complete on them, [`proxy_async`] follows.
-///
-/// # Safety
-/// By the thread that initialised them, before a CTA barrier that precedes their first use by any other thread.
-///
-/// # PTX
-/// `fence.mbarrier_init.release.cluster;`
-#[inline(always)]
-pub unsafe fn mbarrier_init() {
-    // SAFETY: scope and protocol are the caller's; memory is clobbered, so no initialisation moves across.
-    unsafe { asm!("fence.mbarrier_init.release.cluster;", options(nostack)) }
-}

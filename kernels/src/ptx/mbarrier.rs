@@ -6,7 +6,7 @@ use core::arch::asm;
 ///
 /// # Safety
 /// `barrier` is an 8-byte aligned shared address that no thread uses yet, and `arrivals` is from 1 to 2^20 - 1;
-/// [`super::fence::mbarrier_init`], [`super::fence::proxy_async`] if copies complete on it, and a CTA barrier follow.
+/// [`super::fence::proxy_async`] if copies complete on it, and a CTA barrier follow.
 ///
 /// # PTX
 /// `mbarrier.init.shared::cta.b64 [barrier], arrivals;`

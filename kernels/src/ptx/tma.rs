@@ -67,16 +67,3 @@ pub unsafe fn wait_group_read() {
     // SAFETY: scope is the caller's; memory is clobbered, so no write moves before the wait.
     unsafe { asm!("cp.async.bulk.wait_group.read 0;", options(nostack)) }
 }
-
-/// Waits until this thread's bulk groups are complete: sources read, and destinations written.
-///
-/// # Safety
-/// By the thread that committed the groups.
-///
-/// # PTX
-/// `cp.async.bulk.wait_group 0;`
-#[inline(always)]
-pub unsafe fn wait_group() {
-    // SAFETY: scope is the caller's; memory is clobbered, so no access moves before the wait.
-    unsafe { asm!("cp.async.bulk.wait_group 0;", options(nostack)) }
-}

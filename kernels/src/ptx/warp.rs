@@ -1,4 +1,4 @@
-//! Exchange within a warp (PTX ISA, "shfl.sync", "vote.sync"). All 32 lanes take part.
+//! Exchange and meeting within a warp (PTX ISA, "shfl.sync", "vote.sync", "bar.warp.sync"). All 32 lanes take part.
 
 use core::arch::asm;
 
@@ -51,4 +51,17 @@ pub unsafe fn any(condition: bool) -> bool {
              d = out(reg32) result, x = in(reg32) condition as u32, options(nostack));
     }
     result != 0
+}
+
+/// Waits for all lanes; what each has read and written before comes before what any does behind.
+///
+/// # Safety
+/// All lanes of the warp come here.
+///
+/// # PTX
+/// `bar.warp.sync 0xffffffff;`
+#[inline(always)]
+pub unsafe fn sync() {
+    // SAFETY: scope is the caller's: all 32 lanes, as the mask says; memory is clobbered, so no access moves across.
+    unsafe { asm!("bar.warp.sync 0xffffffff;", options(nostack)) }
 }

@@ -12,6 +12,7 @@ pub fn tests() -> Vec<DeviceTest> {
     tests.extend(for_each_kernel("values::logits_of_any_size", logits_of_any_size));
     tests.extend(for_each_kernel("values::all_logits_far_below_zero", all_logits_far_below_zero));
     tests.extend(for_each_kernel("values::maximum_that_grows", maximum_that_grows));
+    tests.extend(for_each_kernel("values::rows_apart", rows_apart));
     tests.push(DeviceTest::new("values::subnormal", subnormal));
     tests.push(DeviceTest::new("softmax_scale", softmax_scale));
     tests.extend(for_each_kernel("lse::natural_logarithm", natural_logarithm));
@@ -58,8 +59,8 @@ fn all_logits_far_below_zero(kernel: Kernel) -> Result<(), Failure> {
     check_cases([0.05, 1.0, 100.0].into_iter().step_by(Profile::get().pick(1, 2)).map(shifted))
 }
 
-/// Keys are visited from the last to the first, and each key's logit is above that of the key behind it, by less or more than what lets
-/// the kernel keep a stale maximum.
+/// Keys are visited from the last to the first, and each key tile's logits are above those of the tile behind it by `step` in log2 units: less
+/// or more than what lets the kernel keep the maximum that it has (`MAX_SUM` over the keys of a thread, so about 7).
 fn maximum_that_grows(kernel: Kernel) -> Result<(), Failure> {
     let (config, _) = kernel;
     let growing = |step: f32| {
@@ -80,7 +81,30 @@ fn maximum_that_grows(kernel: Kernel) -> Result<(), Failure> {
         }
         Case { softmax_scale: Some(step / 4.0 * std::f32::consts::LN_2), ..case }
     };
-    check_cases([0.5, 3.9, 7.0, 8.0, 9.0, 30.0].into_iter().step_by(Profile::get().pick(1, 3)).map(growing))
+    check_cases([0.5, 3.9, 6.5, 7.0, 7.5, 8.0, 9.0, 13.0, 30.0].into_iter().step_by(Profile::get().pick(1, 3)).map(growing))
+}
+
+/// A row whose maximum moves at every key tile, or whose logits are huge, or NaN, changes no bit of the rows that share its warp.
+fn rows_apart(kernel: Kernel) -> Result<(), Failure> {
+    let case = case(kernel);
+    with_element!(case.dtype, T => {
+        let mut inputs = Inputs::<T>::draw(&case);
+        let calm = check_inputs(&case, &inputs)?;
+        let (row, head) = (case.num_heads * case.head_dim, case.head_dim);
+        for (position, factor) in [(3, 60.0), (17, 1e9), (40, f32::NAN), (57, 30.0)] {
+            for q in &mut inputs.q[position * row..position * row + head] {
+                *q = T::from_f32(q.to_f32() * factor);
+            }
+        }
+        let output = DeviceProblem::new(&case, &inputs)?.run(&Stream::new()?)?;
+        for (position, (calm, row)) in calm.o.chunks_exact(head).zip(output.o.chunks_exact(head)).enumerate() {
+            let (position, head_idx) = (position / case.num_heads, position % case.num_heads);
+            let changed = head_idx == 0 && [3, 17, 40, 57].contains(&position);
+            let same = bytemuck::cast_slice::<T, u16>(calm) == bytemuck::cast_slice::<T, u16>(row);
+            ensure!(same != changed, "row {position} of head {head_idx} {}", if changed { "is as before" } else { "depends on other rows" });
+        }
+    });
+    Ok(())
 }
 
 fn subnormal() -> Result<(), Failure> {
