@@ -23,7 +23,7 @@ pub struct Options {
 
 /// Queries, keys, query heads, key heads: cheap ones first, since a mutant is dropped as soon as it is caught. On two multiprocessors each CTA
 /// walks several tiles.
-const PROBLEMS: [[u32; 4]; 6] = [
+const PROBLEMS: [[u32; 4]; 7] = [
     // One key tile, row tiles that are not full.
     [100, 50, 5, 1],
     // Numbers of key tiles, even and odd.
@@ -34,6 +34,8 @@ const PROBLEMS: [[u32; 4]; 6] = [
     // Under the causal mask, several row tiles that see no key, and some that see few.
     [900, 200, 2, 2],
     [500, 650, 2, 1],
+    // Short row tiles in a row, of which the first warpgroup sees fewer key tiles than the others.
+    [120, 130, 8, 2],
 ];
 
 /// Runs the command.
