@@ -155,7 +155,12 @@ fn variants(instruction: &Instruction, text: &str, all: &[&Instruction]) -> Vec<
         let (head, count) = text.trim_end_matches(';').rsplit_once(',').unwrap_or((text, "1"));
         let count = count.trim();
         let changed = |delta: i32| format!("{{ .reg .b32 mutant; add.s32 mutant, {count}, {delta}; {head}, mutant; }}");
-        return vec![("one arrival more".to_string(), changed(1)), ("one arrival fewer".to_string(), changed(-1))];
+        let mut found = vec![("one arrival more".to_string(), changed(1))];
+        // Without any arrival it would be no mbarrier.
+        if instruction.operands.get(1).and_then(|count| constant(count, all)) != Some(1) {
+            found.push(("one arrival fewer".to_string(), changed(-1)));
+        }
+        return found;
     }
     Vec::new()
 }
@@ -185,8 +190,8 @@ mod tests {
                       mov.b32 %r0, 1; bar.sync %r0, 128; wgmma.wait_group.sync.aligned 0; atom.add.acq_rel.gpu.global.u32 %r1, [%rd1], 1; ret; }";
         let all = mutations(source).unwrap();
         let names: Vec<(u32, &str)> = all.iter().map(|m| (m.line, m.what.as_str())).collect();
-        // Barrier 1 has one use only: its number does not matter.
-        assert_eq!(names.len(), 2 + 1 + 4 + 2 + 2 + 2 + 1, "{names:?}");
+        // An mbarrier needs an arrival; barrier 1 has one use only, so its number does not matter.
+        assert_eq!(names.len(), 1 + 1 + 4 + 2 + 2 + 2 + 1, "{names:?}");
         for mutation in &all {
             parse(&mutation.source).unwrap_or_else(|error| panic!("{}: {error}", mutation.what));
         }
