@@ -135,7 +135,7 @@ impl Options {
 /// seqlen_q of 0 nothing is launched.
 ///
 /// Numbers: products and sums are f32, so results are right as long as the logits, with softmax_scale and before it, stay within f32, and so
-/// do 256 times the sums of V over the keys (P may grow to 256 before O is divided by its sum). Beyond that a logit counts as the infinity
+/// do 4096 times the sums of V over the keys (P may grow to 4096 before O is divided by its sum). Beyond that a logit counts as the infinity
 /// that f32 makes of it.
 ///
 /// The kernel's module is loaded at its first use in a context, which takes some tenths of a second and may happen during stream

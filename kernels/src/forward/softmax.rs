@@ -9,7 +9,7 @@
 //! ```
 //!
 //! So the maximum is looked for only where it has to be: in a row tile's first key tile, and where later scores exceed it by so much that a
-//! thread's part of rowsum P passes `MAX_SUM`. This halves the instructions of most steps. Up to there a stale m costs no precision: P is a
+//! thread's part of rowsum P passes `MAX_SUM`. That is a quarter of most steps. Up to there a stale m costs no precision: P is a
 //! floating-point number, and l and O are summed on the same scale. A row that fits keeps its m, whatever other rows do, so that no row's
 //! result depends on another's.
 //!
