@@ -28,7 +28,7 @@ const PROBLEMS: [[u32; 4]; 7] = [
     [100, 50, 5, 1],
     // Numbers of key tiles, even and odd.
     [300, 400, 4, 2],
-    [260, 364, 3, 1],
+    [260, 300, 3, 1],
     // No keys at all.
     [300, 0, 4, 2],
     // Under the causal mask, several row tiles that see no key, and some that see few.
