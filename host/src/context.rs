@@ -215,7 +215,7 @@ fn load(driver: &'static Driver, kernel: &Kernel) -> Result<CUfunction, Error> {
         code => check("cuModuleGetFunction", code),
     };
     let ready = found.and_then(|()| {
-        let smem_bytes = kernel.config.smem_bytes() as c_int;
+        let smem_bytes = kernel.smem_bytes as c_int;
         // SAFETY: `function` is of the module loaded above.
         let code = unsafe { driver.cuFuncSetAttribute(function, CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes) };
         check("cuFuncSetAttribute", code)

@@ -12,45 +12,55 @@ use crate::{DType, Error};
 /// Environment variable that names a folder of PTX files to use instead of the built-in ones; empty counts as unset.
 const PTX_DIR_VARIABLE: &str = "HOPPER_ATTENTION_PTX_DIR";
 
-/// A kernel: its entry, its shape, and the module that holds nothing else.
+/// A kernel: its entry, its dynamic shared memory, and the module that holds nothing else.
 pub(crate) struct Kernel {
     pub entry: &'static str,
-    pub config: TileConfig,
+    pub smem_bytes: u32,
     builtin_ptx: &'static str,
 }
 
 macro_rules! kernel {
-    ($config:expr, $entry:expr) => {
-        Kernel { entry: $entry, config: $config, builtin_ptx: include_str!(concat!("../ptx/", $entry, ".ptx")) }
+    ($smem_bytes:expr, $entry:expr) => {
+        Kernel { entry: $entry, smem_bytes: $smem_bytes, builtin_ptx: include_str!(concat!("../ptx/", $entry, ".ptx")) }
     };
 }
 
-/// In the order of [`FORWARD`]: full before causal; f16 before bf16.
+/// The forward kernels in the order of [`FORWARD`]: full before causal; f16 before bf16. Then those that combine.
 macro_rules! kernels {
     ($($head_dim:literal)*) => {
         [$(
-            kernel!(shape($head_dim, false), concat!("flash_fwd_hdim", $head_dim, "_f16_sm90")),
-            kernel!(shape($head_dim, false), concat!("flash_fwd_hdim", $head_dim, "_bf16_sm90")),
-            kernel!(shape($head_dim, true), concat!("flash_fwd_hdim", $head_dim, "_f16_causal_sm90")),
-            kernel!(shape($head_dim, true), concat!("flash_fwd_hdim", $head_dim, "_bf16_causal_sm90")),
-        )*]
+            kernel!(smem_bytes($head_dim, false), concat!("flash_fwd_hdim", $head_dim, "_f16_sm90")),
+            kernel!(smem_bytes($head_dim, false), concat!("flash_fwd_hdim", $head_dim, "_bf16_sm90")),
+            kernel!(smem_bytes($head_dim, true), concat!("flash_fwd_hdim", $head_dim, "_f16_causal_sm90")),
+            kernel!(smem_bytes($head_dim, true), concat!("flash_fwd_hdim", $head_dim, "_bf16_causal_sm90")),
+        )*
+            kernel!(0, "flash_combine_f16_sm90"),
+            kernel!(0, "flash_combine_bf16_sm90"),
+        ]
     };
 }
 
-const fn shape(head_dim: u32, causal: bool) -> TileConfig {
-    forward_config(head_dim, causal).expect("every kernel has its shape in FORWARD")
+const fn smem_bytes(head_dim: u32, causal: bool) -> u32 {
+    forward_config(head_dim, causal).expect("every kernel has its shape in FORWARD").smem_bytes()
 }
 
-/// How many kernels there are: each shape in each dtype.
-pub(crate) const COUNT: usize = 2 * FORWARD.len();
+/// Forward kernels: each shape in each dtype.
+const FORWARD_COUNT: usize = 2 * FORWARD.len();
+/// How many kernels there are.
+pub(crate) const COUNT: usize = FORWARD_COUNT + 2;
 
-/// Every kernel; [`index`] finds the one of a shape and dtype.
+/// Every kernel; [`forward_index`] and [`combine_index`] say where.
 pub(crate) static KERNELS: [Kernel; COUNT] = kernels!(64 96 128 192 256);
 
-/// The place in [`KERNELS`] of the kernel of a shape, which is one of [`FORWARD`].
-pub(crate) fn index(config: &TileConfig, dtype: DType) -> usize {
+/// The place in [`KERNELS`] of the forward kernel of a shape, which is one of [`FORWARD`].
+pub(crate) fn forward_index(config: &TileConfig, dtype: DType) -> usize {
     let shape = FORWARD.iter().position(|shape| (shape.head_dim, shape.causal) == (config.head_dim, config.causal));
     2 * shape.expect("plans take their shape from FORWARD") + (dtype == DType::Bf16) as usize
+}
+
+/// The place in [`KERNELS`] of the kernel that combines.
+pub(crate) fn combine_index(dtype: DType) -> usize {
+    FORWARD_COUNT + (dtype == DType::Bf16) as usize
 }
 
 static PTX_DIR: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -111,19 +121,22 @@ pub(crate) fn cuda_version_of_ptx((major, minor): (u32, u32)) -> (u32, u32) {
 mod tests {
     use super::*;
 
+    fn check(kernel: &Kernel, entry: String, smem_bytes: u32) {
+        assert_eq!((kernel.entry, kernel.smem_bytes), (entry.as_str(), smem_bytes));
+        assert_eq!(kernel.builtin_ptx.matches(".entry").count(), 1, "{entry}");
+        assert!(kernel.builtin_ptx.contains(&format!(".entry {entry}(")), "{entry}");
+        assert!(ptx_version(kernel.builtin_ptx).is_some(), "{entry}");
+    }
+
     #[test]
-    fn one_module_for_every_shape_and_dtype() {
-        for config in FORWARD {
-            for dtype in [DType::F16, DType::Bf16] {
-                let kernel = &KERNELS[index(&config, dtype)];
-                assert_eq!(kernel.config, config);
+    fn one_module_for_every_kernel() {
+        for dtype in [DType::F16, DType::Bf16] {
+            for config in FORWARD {
                 let mask = if config.causal { "_causal" } else { "" };
-                assert_eq!(kernel.entry, format!("flash_fwd_hdim{}_{}{mask}_sm90", config.head_dim, dtype.name()));
-                let entries: Vec<_> = kernel.builtin_ptx.matches(".entry").collect();
-                assert_eq!(entries.len(), 1, "{}", kernel.entry);
-                assert!(kernel.builtin_ptx.contains(&format!(".entry {}(", kernel.entry)), "{}", kernel.entry);
-                assert!(ptx_version(kernel.builtin_ptx).is_some(), "{}", kernel.entry);
+                let entry = format!("flash_fwd_hdim{}_{}{mask}_sm90", config.head_dim, dtype.name());
+                check(&KERNELS[forward_index(&config, dtype)], entry, config.smem_bytes());
             }
+            check(&KERNELS[combine_index(dtype)], format!("flash_combine_{}_sm90", dtype.name()), 0);
         }
     }
 

@@ -8,12 +8,13 @@ use hopper_attention_driver::{
     CUresult, CUstream, CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion,
     CUtensorMapSwizzle, Driver,
 };
+use hopper_attention_kernels::config::COMBINE_THREADS;
 use hopper_attention_kernels::params::TensorMap;
 
 use crate::context::Context;
 use crate::error::check;
 use crate::kernels;
-use crate::plan::{MapDescription, Plan};
+use crate::plan::{CombinePlan, MapDescription, Plan};
 use crate::{DType, Error};
 
 const _: () = assert!(size_of::<CUtensorMap>() == size_of::<TensorMap>() && align_of::<CUtensorMap>() >= align_of::<TensorMap>());
@@ -24,7 +25,7 @@ const _: () = assert!(size_of::<CUtensorMap>() == size_of::<TensorMap>() && alig
 ///
 /// `context` is current. The tensors of the plan are as [`crate::raw::forward`] asks.
 pub(crate) unsafe fn enqueue(context: &Context, plan: &Plan, stream: CUstream) -> Result<(), Error> {
-    let function = context.kernel(kernels::index(&plan.config, plan.dtype))?;
+    let function = context.kernel(kernels::forward_index(&plan.config, plan.dtype))?;
     // A map of no keys stays zero: the kernel never reads it.
     let mut maps = [CUtensorMap { opaque: [0; 16] }; 4];
     for (map, description) in maps.iter_mut().zip(&plan.maps) {
@@ -48,6 +49,23 @@ pub(crate) unsafe fn enqueue(context: &Context, plan: &Plan, stream: CUstream) -
     let code = unsafe {
         let smem_bytes = plan.config.smem_bytes();
         context.driver.cuLaunchKernel(function, grid, 1, 1, threads, 1, 1, smem_bytes, stream, arguments.as_mut_ptr(), ptr::null_mut())
+    };
+    check("cuLaunchKernel", code).map_err(|error| context.explain(error, stream))
+}
+
+/// Launches the kernel that combines.
+///
+/// # Safety
+///
+/// `context` is current. The tensors of the plan are as [`crate::raw::combine`] asks.
+pub(crate) unsafe fn combine(context: &Context, plan: &mut CombinePlan, stream: CUstream) -> Result<(), Error> {
+    let function = context.kernel(kernels::combine_index(plan.dtype))?;
+    let grid = plan.grid(context.multiprocessors);
+    let mut arguments: [*mut c_void; 1] = [(&raw mut *plan.params).cast()];
+    // SAFETY: the kernel takes these parameters, and copies them during the call. It reads the parts and writes `o` and `lse`, for which the
+    // caller answers.
+    let code = unsafe {
+        context.driver.cuLaunchKernel(function, grid, 1, 1, COMBINE_THREADS, 1, 1, 0, stream, arguments.as_mut_ptr(), ptr::null_mut())
     };
     check("cuLaunchKernel", code).map_err(|error| context.explain(error, stream))
 }

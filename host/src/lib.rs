@@ -50,6 +50,8 @@
 //! | strides | multiples of 8 elements below 2^39, batch, sequence and heads in any order ([`Layout`]); 0 broadcasts an input over batch or heads |
 //! | GPU | compute capability 9.0: H100, H200, GH200 and their kin |
 //!
+//! [`raw::combine`] merges attention over disjoint sets of keys: a context in chunks, a prefix that many sequences share, several devices.
+//!
 //! Not there: backward, dropout, sequences of several lengths packed in one tensor, sliding windows, soft cap, attention sinks, a head_dim of V
 //! other than that of Q and K, paged keys, a split over the keys for decoding, FP8.
 //!

@@ -29,7 +29,7 @@ use std::path::PathBuf;
 pub use hopper_attention_driver::{CUdeviceptr, CUstream};
 
 use crate::context::Context;
-use crate::plan::Plan;
+use crate::plan::{CombinePlan, Plan};
 use crate::{DType, Dim, Error, Layout, kernels, launch, memory};
 
 /// A tensor `[batch, seqlen, heads, head_dim]` in device memory, owned by the caller.
@@ -78,6 +78,15 @@ pub struct Lse {
     pub address: CUdeviceptr,
     /// How many f32 there is room for, at least `batch * num_heads * seqlen_q`; what lies beyond that is not written.
     pub len: usize,
+}
+
+/// What attention made of some of the keys: one of the parts that [`combine`] merges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// O, `[batch, seqlen_q, num_heads, head_dim]`.
+    pub o: Tensor4,
+    /// Its log-sum-exp.
+    pub lse: Lse,
 }
 
 /// What is computed, beside the tensors. The default is attention without a mask, with a softmax_scale of `1 / sqrt(head_dim)`.
@@ -187,6 +196,46 @@ pub unsafe fn forward(
     unsafe { launch::enqueue(&context, &plan, stream) }
 }
 
+/// Enqueues the merging of attention over disjoint sets of keys into attention over all of them, and returns without waiting:
+/// `lse = ln sum_i exp(lse_i)`, `o = sum_i exp(lse_i - lse) o_i`. So a long context can be worked on in chunks, or by several devices, and the keys
+/// of a common prefix once for many sequences.
+///
+/// From 1 to 64 parts, each of the shape and dtype of `o`; head_dim a multiple of 8 up to 256. A part may be broadcast over batch or heads by
+/// a stride of 0. `o` and `lse` must overlap neither each other nor a part. A part whose row has seen no key (`lse_i = -inf`) adds nothing to
+/// it, whatever its `o_i` holds; where no part has seen a key, `o = 0` and `lse = -inf`. Sums are f32. The parts' O were rounded to their
+/// dtype, which is the only thing that tells the result from that of one pass.
+///
+/// ```no_run
+/// use hopper_attention::{Dim, raw};
+/// # let (q, k, v, o, lse, stream): (raw::Tensor4, raw::Tensor4, raw::Tensor4, raw::Tensor4, raw::Lse, raw::CUstream) = todo!();
+/// # let parts: [raw::Part; 2] = todo!();
+/// // The keys before and after position 1000.
+/// for (part, keys) in parts.iter().zip([0..1000, 1000..4096]) {
+///     let (k, v) = (k.slice(Dim::Seqlen, keys.clone())?, v.slice(Dim::Seqlen, keys)?);
+///     // SAFETY: the tensors stay allocated and untouched by other work until this work is done.
+///     unsafe { raw::forward(&q, &k, &v, &part.o, Some(part.lse), &raw::Options::new(), stream)? };
+/// }
+/// // SAFETY: as above.
+/// unsafe { raw::combine(&parts, &o, Some(lse), stream)? };
+/// # Ok::<(), hopper_attention::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`forward`].
+///
+/// # Safety
+///
+/// As [`forward`], with the parts as inputs.
+pub unsafe fn combine(parts: &[Part], o: &Tensor4, lse: Option<Lse>, stream: CUstream) -> Result<(), Error> {
+    let Some(mut plan) = CombinePlan::new(parts, o, lse)? else {
+        return Ok(());
+    };
+    let context = Context::current()?;
+    // SAFETY: the plan was made from the caller's tensors, for which the caller answers.
+    unsafe { launch::combine(&context, &mut plan, stream) }
+}
+
 /// Loads the kernel that serves `head_dim`, `dtype` and `options` into the current context, if it is not there yet.
 ///
 /// # Errors
@@ -194,7 +243,7 @@ pub unsafe fn forward(
 /// [`Error::Unsupported`] for a head_dim that no kernel serves, else those of [`forward`] that say why there is no kernel.
 pub fn prepare(head_dim: usize, dtype: DType, options: &Options) -> Result<(), Error> {
     let config = crate::plan::kernel_config("head_dim", head_dim, options.causal)?;
-    Context::current()?.kernel(kernels::index(&config, dtype)).map(|_| ())
+    Context::current()?.kernel(kernels::forward_index(&config, dtype)).map(|_| ())
 }
 
 /// Takes the kernels from PTX files `<entry>.ptx` in a folder instead of those built into the library, for the whole process; the

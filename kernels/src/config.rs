@@ -44,6 +44,11 @@ pub const MAX_SUM: f32 = (1 << 12) as f32;
 /// Shared memory that one CTA can have on compute capability 9.0.
 pub const MAX_SMEM_BYTES: u32 = 227 * 1024;
 
+/// Parts that one launch of the kernel that combines can take.
+pub const MAX_PARTS: usize = 64;
+/// Threads of a CTA of that kernel.
+pub const COMBINE_THREADS: u32 = 256;
+
 /// The shape of one forward kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileConfig {

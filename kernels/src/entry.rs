@@ -1,8 +1,9 @@
 //! The kernels' entries, one for each shape and element type, and what only an entry's own body can say.
 
-use crate::config::{DType, TileConfig, forward_config};
+use crate::combine::combine;
+use crate::config::{COMBINE_THREADS, DType, TileConfig, forward_config};
 use crate::forward::{Kernel, TensorMaps, forward};
-use crate::params::{ForwardParams, TensorMap};
+use crate::params::{CombineParams, ForwardParams, TensorMap};
 use core::arch::asm;
 
 /// The generic address of the entry's parameter number `$index`, which stays in constant memory: a reference would copy it to local memory.
@@ -48,6 +49,29 @@ macro_rules! forward_kernels {
             }
         }
     )* };
+}
+
+macro_rules! combine_kernels {
+    ($($entry:ident: $dtype:ident;)*) => { $(
+        #[doc = concat!("Merges attention over disjoint sets of keys, elements ", stringify!($dtype), ".")]
+        ///
+        /// # Safety
+        /// As [`crate::combine::combine`].
+        #[unsafe(no_mangle)]
+        #[cfg_attr(feature = "nvvm", nvvm_internal::kernel)]
+        pub unsafe extern "ptx-kernel" fn $entry(params: CombineParams) {
+            // SAFETY: the launch's promise, passed on. The comment is read by `cargo xtask ptx`.
+            unsafe {
+                asm!("// launch_bounds {threads}", threads = const COMBINE_THREADS, options(nomem, nostack));
+                combine(DType::$dtype, &params, parameter_address!($entry, 0));
+            }
+        }
+    )* };
+}
+
+combine_kernels! {
+    flash_combine_f16_sm90: F16;
+    flash_combine_bf16_sm90: Bf16;
 }
 
 #[inline]

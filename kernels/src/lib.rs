@@ -17,6 +17,8 @@ pub mod params;
 pub mod schedule;
 
 #[cfg(target_arch = "nvptx64")]
+pub mod combine;
+#[cfg(target_arch = "nvptx64")]
 pub mod entry;
 #[cfg(target_arch = "nvptx64")]
 pub mod forward;

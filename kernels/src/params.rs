@@ -1,5 +1,6 @@
 //! Plain data that crosses the border: written by the host, read by the kernel.
 
+use crate::config::MAX_PARTS;
 use crate::fast_divide::FastDivisor;
 use crate::schedule::TileSchedule;
 
@@ -54,6 +55,54 @@ pub struct ForwardParams {
     pub k_steps: CoordinateSteps,
     /// Coordinates of V.
     pub v_steps: CoordinateSteps,
+}
+
+/// A tensor `[batch, seqlen, num_heads, head_dim]` that is read or written by ordinary instructions; strides in bytes, multiples of 16.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TensorAddress {
+    /// Device address of its first element.
+    pub address: u64,
+    /// From one batch entry to the next.
+    pub batch_stride: u64,
+    /// From one row of the sequence to the next.
+    pub row_stride: u64,
+    /// From one head to the next.
+    pub head_stride: u64,
+}
+
+/// What attention made of some of the keys.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// O.
+    pub o: TensorAddress,
+    /// Device address of the log-sum-exp, f32 `[batch, num_heads, seqlen]`, contiguous.
+    pub lse: u64,
+}
+
+/// The argument of a kernel that combines.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CombineParams {
+    /// The first `count` are in use.
+    pub parts: [Part; MAX_PARTS],
+    /// The output.
+    pub o: TensorAddress,
+    /// Device address of the output's log-sum-exp, as [`Part::lse`]; 0 to leave it out.
+    pub lse: u64,
+    /// How many parts there are.
+    pub count: u32,
+    /// Rows times pieces of 8 columns.
+    pub items: u32,
+    /// Pieces of 8 columns in a row.
+    pub chunks: FastDivisor,
+    /// Rows of a head.
+    pub seqlen: FastDivisor,
+    /// Heads of a batch entry.
+    pub num_heads: FastDivisor,
+    /// Fills the struct up to its alignment.
+    pub reserved: u32,
 }
 
 /// The longest sequence, queries or keys: tile arithmetic is signed 32-bit, with room for one tile beyond the end.

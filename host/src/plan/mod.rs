@@ -1,5 +1,6 @@
 //! From tensors and options to a launch, without a device: every rule about arguments is here, and nothing here can fail on a GPU.
 
+mod combine;
 mod map;
 mod region;
 #[cfg(test)]
@@ -10,6 +11,7 @@ use hopper_attention_kernels::fast_divide::FastDivisor;
 use hopper_attention_kernels::params::{CoordinateSteps, ForwardParams, MAX_SEQLEN};
 use hopper_attention_kernels::schedule::TileSchedule;
 
+pub(crate) use combine::CombinePlan;
 pub(crate) use map::MapDescription;
 use map::{Mapped, Role, describe};
 pub(crate) use region::Region;
@@ -49,7 +51,7 @@ impl Plan {
         let Some(rows) = shape.rows()? else {
             return Ok(None);
         };
-        let lse = lse.map(|lse| lse_region(lse, rows)).transpose()?;
+        let lse = lse.map(|lse| lse_region("lse", lse, rows)).transpose()?;
         let q = describe("q", q, WARPGROUP_ROWS, Role::Input)?;
         let o = describe("o", o, WARPGROUP_ROWS, Role::Output)?;
         let (k, v) = if shape.seqlen_k == 0 {
@@ -188,37 +190,50 @@ impl Shape {
     }
 }
 
-/// What the kernel writes of the LSE: `rows` f32.
-fn lse_region(lse: Lse, rows: u64) -> Result<Region, Error> {
+/// What a kernel reads or writes of an LSE, which errors call `name`: `rows` f32.
+fn lse_region(name: &str, lse: Lse, rows: u64) -> Result<Region, Error> {
     if (lse.len as u64) < rows {
-        return Err(Error::invalid("lse.len", lse.len, format!("at least batch * num_heads * seqlen_q = {rows}")));
+        return Err(Error::invalid(format!("{name}.len"), lse.len, format!("at least batch * num_heads * seqlen_q = {rows}")));
     }
     if !lse.address.is_multiple_of(4) || lse.address == 0 {
-        return Err(Error::invalid("lse.address", format!("{:#x}", lse.address), "a multiple of 4 bytes, and not null"));
+        return Err(Error::invalid(format!("{name}.address"), format!("{:#x}", lse.address), "a multiple of 4 bytes, and not null"));
     }
     let region = rows.checked_mul(4).and_then(|bytes| Region::contiguous(lse.address, bytes));
-    region.ok_or_else(|| Error::invalid("lse.len", lse.len, format!("within the address space, from {:#x} on", lse.address)))
+    region.ok_or_else(|| Error::invalid(format!("{name}.len"), lse.len, format!("within the address space, from {:#x} on", lse.address)))
 }
 
 /// No two rows of O may share memory, and neither O nor LSE may lie in any other tensor.
 fn check_overlaps(q: &Mapped, k: Option<&Mapped>, v: Option<&Mapped>, o: &Mapped, lse: Option<&Region>) -> Result<(), Error> {
-    if !o.region.rows_are_disjoint() {
-        let value = format!("{:?} bytes for [seqlen, heads, batch] = {:?}", o.map.strides_bytes, &o.map.dims[1..]);
-        let requirement = "such that rows do not overlap: each stride at least what the row and the dimensions of smaller strides span";
-        return Err(Error::invalid("o.strides", value, requirement));
-    }
+    check_rows_apart(o)?;
     let regions = [("q", Some(&q.region)), ("k", k.map(|k| &k.region)), ("v", v.map(|v| &v.region)), ("o", Some(&o.region))];
     let outputs = [("o", Some(&o.region), &regions[..3]), ("lse", lse, &regions[..])];
     for (name, output, others) in outputs {
         let Some(output) = output else { continue };
         for (other_name, other) in others {
-            if other.is_some_and(|other| !output.is_disjoint(other)) {
-                let other = other.map_or(0..0, Region::bytes);
-                let value = format!("at {:#x}..{:#x}", output.bytes().start, output.bytes().end);
-                let requirement = format!("provably apart from {other_name} at {:#x}..{:#x}", other.start, other.end);
-                return Err(Error::invalid(name, value, requirement));
+            if let Some(other) = other {
+                check_apart(name, output, other_name, other)?;
             }
         }
     }
     Ok(())
+}
+
+/// No two rows of O share memory.
+fn check_rows_apart(o: &Mapped) -> Result<(), Error> {
+    if o.region.rows_are_disjoint() {
+        return Ok(());
+    }
+    let value = format!("{:?} bytes for [seqlen, heads, batch] = {:?}", o.map.strides_bytes, &o.map.dims[1..]);
+    let requirement = "such that rows do not overlap: each stride at least what the row and the dimensions of smaller strides span";
+    Err(Error::invalid("o.strides", value, requirement))
+}
+
+/// What is written shares no memory with `other`.
+fn check_apart(name: &str, output: &Region, other_name: &str, other: &Region) -> Result<(), Error> {
+    if output.is_disjoint(other) {
+        return Ok(());
+    }
+    let (bytes, other) = (output.bytes(), other.bytes());
+    let requirement = format!("provably apart from {other_name} at {:#x}..{:#x}", other.start, other.end);
+    Err(Error::invalid(name, format!("at {:#x}..{:#x}", bytes.start, bytes.end), requirement))
 }

@@ -32,6 +32,11 @@ impl Region {
         self.start..self.end
     }
 
+    /// Strides in bytes, 0 for a dimension of one entry.
+    pub fn strides(&self) -> [u64; 3] {
+        self.dims.map(|(_, stride)| stride)
+    }
+
     /// Whether no two rows share a byte.
     ///
     /// The rule: with the dimensions sorted by stride, each stride is at least the bytes that the dimensions before it span. Then the

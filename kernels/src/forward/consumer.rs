@@ -21,14 +21,14 @@ use super::softmax::Softmax;
 use super::tiles::TileReader;
 use super::{Cta, Kernel, epilogue, mask::mask, named_barrier};
 use crate::block_range::{BlockRange, block_range};
-use crate::config::{DType, KV_STAGES, WARPGROUP_ROWS, WARPGROUP_THREADS};
+use crate::config::{KV_STAGES, WARPGROUP_ROWS, WARPGROUP_THREADS};
 use crate::layout::descriptor::{self, SWIZZLE_ATOM_BYTES};
 use crate::layout::fragment;
 use crate::layout::smem::{Q_PANEL_BYTES, kv_panel_bytes};
 use crate::layout::swizzle::ROW_BYTES;
 use crate::pipeline::{PipelineState, Ring};
 use crate::ptx::wgmma::{self, Accumulator};
-use crate::ptx::{barrier, convert, tma, warp};
+use crate::ptx::{barrier, tma, warp};
 use crate::schedule::Tile;
 
 /// One math warpgroup, as each of its threads sees it.
@@ -370,14 +370,5 @@ unsafe fn agree(rank: u32) -> u32 {
     unsafe {
         warp::sync();
         warp::broadcast(rank)
-    }
-}
-
-/// Two numbers in the element type.
-#[inline(always)]
-pub(super) fn pack_pair<K: Kernel>(low: f32, high: f32) -> u32 {
-    match K::DTYPE {
-        DType::F16 => convert::pack_f16(low, high),
-        DType::Bf16 => convert::pack_bf16(low, high),
     }
 }

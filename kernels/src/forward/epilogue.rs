@@ -8,13 +8,13 @@
 //! start the copy of the place to O           one thread, panel by panel; its reads are waited for where Q is released
 //! ```
 
-use super::consumer::{Consumer, Work, pack_pair};
+use super::consumer::{Consumer, Work};
 use super::{Kernel, named_barrier};
 use crate::config::{PANEL_COLUMNS, WARPGROUP_THREADS};
 use crate::layout::fragment::{ROW_STEP, ROWS_PER_THREAD};
 use crate::layout::smem::Q_PANEL_BYTES;
 use crate::layout::swizzle::{CHUNK_BYTES, chunk_offset};
-use crate::ptx::{barrier, fence, matrix, memory, tma};
+use crate::ptx::{barrier, convert, fence, matrix, memory, tma};
 
 /// Columns of a 16-byte chunk.
 const CHUNK_COLUMNS: u32 = CHUNK_BYTES / 2;
@@ -64,7 +64,7 @@ unsafe fn write_block<K: Kernel, const Q_STAGES: u32>(
         let chunk = 2 * pair + odd_chunk;
         let address = block + chunk / 8 * Q_PANEL_BYTES + chunk_offset(row, chunk % 8);
         let value = |i: usize| f32::from_bits(acc_o[8 * pair as usize + i]) * inverse[i / 2 % 2];
-        let rows = [0, 2, 4, 6].map(|i| pack_pair::<K>(value(i), value(i + 1)));
+        let rows = [0, 2, 4, 6].map(|i| convert::pack(K::DTYPE, value(i), value(i + 1)));
         // SAFETY: scope: as promised. Address: each pair of row and chunk has 16 aligned bytes of its own within the block.
         unsafe { matrix::store_x4(address, rows) }
     }

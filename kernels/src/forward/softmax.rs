@@ -19,11 +19,10 @@
 //!   subtraction. The careful form rounds the product first, as m was.
 
 use super::Kernel;
-use super::consumer::pack_pair;
 use crate::config::{MAX_SUM, ROUND_FIRST};
 use crate::layout::fragment::{ROWS_PER_THREAD, row_of};
 use crate::ptx::wgmma::Accumulator;
-use crate::ptx::{math, warp};
+use crate::ptx::{convert, math, warp};
 
 type Rows = [f32; ROWS_PER_THREAD];
 type Packed<K> = <<K as Kernel>::Scores as Accumulator>::Packed;
@@ -157,7 +156,7 @@ fn exponentials<K: Kernel>(acc_s: &K::Scores, p: &mut Packed<K>, exponent: impl 
         let pair = [2 * i, 2 * i + 1].map(|i| math::exp2(exponent(f32::from_bits(acc_s[i]), row)));
         sums[row][0] += pair[0];
         sums[row][1] += pair[1];
-        p[i] = pack_pair::<K>(pair[0], pair[1]);
+        p[i] = convert::pack(K::DTYPE, pair[0], pair[1]);
     }
     [sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]]
 }

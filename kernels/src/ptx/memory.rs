@@ -43,6 +43,71 @@ pub unsafe fn store_global_u32(address: u64, value: u32) {
     unsafe { asm!("st.global.u32 [{address}], {value};", address = in(reg64) address, value = in(reg32) value, options(nostack)) }
 }
 
+/// Loads one u64 of the kernel's parameters.
+///
+/// # Safety
+/// `address` is the generic address of 8 aligned bytes of a parameter.
+///
+/// # PTX
+/// `ld.u64 d, [address];`
+#[inline(always)]
+pub unsafe fn load_u64(address: u64) -> u64 {
+    let value;
+    // SAFETY: address is the caller's. Parameters stay as they are, so it may move or be left out.
+    unsafe { asm!("ld.u64 {d}, [{address}];", d = out(reg64) value, address = in(reg64) address, options(pure, readonly, nostack)) }
+    value
+}
+
+/// Loads one f32 that no thread of the grid writes.
+///
+/// # Safety
+/// `address` is a 4-byte aligned address of initialised global memory.
+///
+/// # PTX
+/// `ld.global.f32 d, [address];`
+#[inline(always)]
+pub unsafe fn load_global_f32(address: u64) -> f32 {
+    let value;
+    // SAFETY: address is the caller's. It reads memory that stays as it is, so it may move or be left out.
+    unsafe { asm!("ld.global.f32 {d}, [{address}];", d = out(reg32) value, address = in(reg64) address, options(pure, readonly, nostack)) }
+    value
+}
+
+/// Loads 16 bytes that no thread of the grid writes.
+///
+/// # Safety
+/// `address` is a 16-byte aligned address of initialised global memory.
+///
+/// # PTX
+/// `ld.global.v4.u32 {d0, d1, d2, d3}, [address];`
+#[inline(always)]
+pub unsafe fn load_global_u32x4(address: u64) -> [u32; 4] {
+    let (d0, d1, d2, d3);
+    // SAFETY: as in load_global_f32.
+    unsafe {
+        asm!("ld.global.v4.u32 {{{d0}, {d1}, {d2}, {d3}}}, [{address}];", d0 = out(reg32) d0, d1 = out(reg32) d1, d2 = out(reg32) d2,
+             d3 = out(reg32) d3, address = in(reg64) address, options(pure, readonly, nostack));
+    }
+    [d0, d1, d2, d3]
+}
+
+/// Stores 16 bytes.
+///
+/// # Safety
+/// `address` is a 16-byte aligned address of global memory that the kernel may write, and no other thread touches.
+///
+/// # PTX
+/// `st.global.v4.u32 [address], {v0, v1, v2, v3};`
+#[inline(always)]
+pub unsafe fn store_global_u32x4(address: u64, value: [u32; 4]) {
+    let [v0, v1, v2, v3] = value;
+    // SAFETY: address is the caller's; memory is clobbered, so the access stays in its place.
+    unsafe {
+        asm!("st.global.v4.u32 [{address}], {{{v0}, {v1}, {v2}, {v3}}};", address = in(reg64) address, v0 = in(reg32) v0, v1 = in(reg32) v1,
+             v2 = in(reg32) v2, v3 = in(reg32) v3, options(nostack));
+    }
+}
+
 /// Adds to a u32 in global memory and returns what it was; orders nothing else.
 ///
 /// # Safety

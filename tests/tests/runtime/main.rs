@@ -1,5 +1,6 @@
-//! What no single call shows: repetition, streams, graphs, threads, contexts, devices, memory, refusals, the tensors of cust.
+//! What no single call of forward shows: merging, repetition, streams, graphs, threads, contexts, devices, memory, refusals, the tensors of cust.
 
+mod combine;
 mod contexts;
 mod devices;
 mod graphs;
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
             repeats::tests(),
             streams::tests(),
             graphs::tests(),
+            combine::tests(),
             contexts::tests(),
             primary_contexts::tests(),
             devices::tests(),
