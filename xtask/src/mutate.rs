@@ -23,7 +23,7 @@ pub struct Options {
 
 /// Queries, keys, query heads, key heads: cheap ones first, since a mutant is dropped as soon as it is caught. On two multiprocessors each CTA
 /// walks several tiles.
-const PROBLEMS: [[u32; 4]; 7] = [
+const PROBLEMS: [[u32; 4]; 8] = [
     // One key tile, row tiles that are not full.
     [100, 50, 5, 1],
     // Numbers of key tiles, even and odd.
@@ -36,6 +36,8 @@ const PROBLEMS: [[u32; 4]; 7] = [
     [500, 650, 2, 1],
     // Short row tiles in a row, of which the first warpgroup sees fewer key tiles than the others.
     [120, 130, 8, 2],
+    // So many heads that the causal order has two sections: full row tiles before one that only the first warpgroup has rows in.
+    [200, 140, 66, 1],
 ];
 
 /// Runs the command.
