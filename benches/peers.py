@@ -14,6 +14,7 @@ import math
 import os
 import random
 import re
+import subprocess
 import sys
 import time
 
@@ -182,6 +183,21 @@ def driver_version():
         return "unknown"
 
 
+def commit():
+    """What was built: the bundle's file COMMIT, or what git says of this checkout."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    try:
+        with open(os.path.join(here, "..", "COMMIT")) as file:
+            return file.readline().strip() + (" with changes" if file.readline() else "")
+    except OSError:
+        pass
+    try:
+        git = subprocess.run(["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=40"], capture_output=True, text=True, check=True)
+        return git.stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
 def describe_run(seed, protocol, options):
     """A RUN."""
     versions = dict(torch=torch.__version__, cuda=torch.version.cuda, cudnn=str(torch.backends.cudnn.version()))
@@ -193,7 +209,7 @@ def describe_run(seed, protocol, options):
     properties = torch.cuda.get_device_properties(0)
     return dict(
         program="peers.py", started=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        command=" ".join(["peers.py", *sys.argv[1:]]), seed=seed, device=properties.name, sm_count=properties.multi_processor_count,
+        command=" ".join(["peers.py", *sys.argv[1:]]), commit=commit(), seed=seed, device=properties.name, sm_count=properties.multi_processor_count,
         driver=driver_version(), versions=versions, matmul=[measure_matmul(protocol, options)])
 
 

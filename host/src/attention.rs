@@ -7,7 +7,7 @@ use cust::stream::Stream;
 
 use crate::error::{check, driver};
 use crate::plan::Plan;
-use crate::{DType, Element, Error, Layout, Tensor, TensorView, TensorViewMut, raw, tensor};
+use crate::{Element, Error, Tensor, TensorView, TensorViewMut, raw, tensor};
 
 /// What to compute: `O = softmax(softmax_scale * Q K^T + mask) V`, with the options set one by one.
 ///
@@ -92,7 +92,8 @@ impl Attention {
     ) -> Result<Output<T>, Error> {
         let (q, k, v) = (q.into(), k.into(), v.into());
         let options = self.options.check_addresses(true);
-        check_arguments(q.as_raw(), k.as_raw(), v.as_raw(), &options)?;
+        // First, so that on a full device a wrong shape is not called a lack of memory.
+        Plan::check_inputs(q.as_raw(), k.as_raw(), v.as_raw(), &options)?;
         let [batch, seqlen_q, num_heads, _] = q.layout().shape;
         // SAFETY: the kernel writes every element; where it fails, the tensors are dropped unread.
         let mut o = unsafe { Tensor::uninitialized(q.layout().shape)? };
@@ -152,18 +153,6 @@ impl Attention {
         // SAFETY: passed on to the caller. The views were checked against the memory they borrow.
         unsafe { raw::forward(q.as_raw(), k.as_raw(), v.as_raw(), o.as_raw(), lse.map(raw_lse), &self.options, stream.as_inner().cast()) }
     }
-}
-
-/// Refuses what [`raw::forward`] would refuse in memory for O as well, so that on a full device a wrong shape is not called a lack of memory.
-fn check_arguments(q: &raw::Tensor4, k: &raw::Tensor4, v: &raw::Tensor4, options: &raw::Options) -> Result<(), Error> {
-    // O will lie where no input is: say, at the next multiple of 16 bytes behind them all.
-    let end = |tensor: &raw::Tensor4| {
-        let elements = tensor.layout.span().unwrap_or(usize::MAX) as u64;
-        tensor.address.saturating_add(elements.saturating_mul(DType::BYTES.into()))
-    };
-    let behind = [q, k, v].map(end).into_iter().fold(0, u64::max).saturating_add(16) & !15;
-    let o = raw::Tensor4 { address: behind, dtype: q.dtype, layout: Layout::bshd(q.layout.shape) };
-    Plan::new(q, k, v, &o, None, options).map(drop)
 }
 
 /// The same options as for the [`raw`] layer.

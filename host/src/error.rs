@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use hopper_attention_driver::{CUresult, Driver, LoadError};
 
 /// Why attention was not computed. Nothing was launched, unless the variant says otherwise.
+///
+/// [`Error::Invalid`] and [`Error::Unsupported`] stay as they are, so that what wraps this library can return them, too.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -95,6 +97,7 @@ pub enum Error {
     /// Another call of the driver failed. Its error may stem from earlier work of the context. `cuStreamSynchronize` is called behind a
     /// launch.
     #[error("{call} failed: {code}")]
+    #[non_exhaustive]
     Driver {
         /// The driver's function.
         call: &'static str,

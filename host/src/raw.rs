@@ -105,7 +105,7 @@ pub struct Options {
     pub softmax_scale: Option<f32>,
     /// Asks the driver of each tensor whether it lies in memory of the current context, from its first byte to its last, and returns
     /// [`Error::Invalid`] where it does not, instead of a fault that ruins the context. Off by default, since it asks the driver three
-    /// things a tensor, of about a hundred nanoseconds each.
+    /// things a tensor.
     ///
     /// In memory of `cuMemAlloc` a tensor has to lie within its allocation. In that of stream-ordered pools and `cuMemMap` only its first
     /// and its last byte have to be memory of the device: what lies between them may be one piece or several, and the driver does not say

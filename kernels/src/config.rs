@@ -12,20 +12,14 @@ pub enum DType {
 impl DType {
     /// Bytes of one element.
     pub const BYTES: u32 = 2;
-
-    /// The name as kernel entries spell it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-        }
-    }
 }
 
 /// Columns of a shared-memory panel: 64 elements of 2 bytes are one row of the 128-byte swizzle.
 pub const PANEL_COLUMNS: u32 = 64;
 /// Query rows of one math warpgroup: wgmma's M.
 pub const WARPGROUP_ROWS: u32 = 64;
+/// Math warpgroups of a CTA, at most.
+pub const MAX_MATH_WARPGROUPS: u32 = 3;
 /// Threads of a warpgroup.
 pub const WARPGROUP_THREADS: u32 = 128;
 /// Stages of the K ring and of the V ring.
@@ -38,7 +32,7 @@ const REGISTER_FILE: u32 = 64 * 1024;
 /// an ulp of it is 1, and its rounding, which a fused multiply-add would undo, would move P by a factor of more than sqrt 2.
 pub const ROUND_FIRST: f32 = (1 << 23) as f32;
 /// What a thread's part of a row's sum over one key tile may come to before the row's maximum is looked for again. No weight is larger, which
-/// leaves f16 a factor of 16, and f32 room enough for O; and rows of unit variance that begin with a low maximum, at the causal diagonal, still
+/// leaves f16 a factor of 16 (of V, see `raw::forward` in the host library); and rows of unit variance that begin with a low maximum, at the causal diagonal, still
 /// fit the next key tile.
 pub const MAX_SUM: f32 = (1 << 12) as f32;
 /// Shared memory that one CTA can have on compute capability 9.0.
@@ -114,7 +108,7 @@ impl TileConfig {
             self.tile_n.is_multiple_of(16) && self.tile_n <= 256,
             "P is the A operand, in steps of 16 keys; a TMA box has at most 256 rows"
         );
-        assert!(self.tile_m.is_multiple_of(WARPGROUP_ROWS) && self.math_warpgroups() >= 2 && self.math_warpgroups() <= 3);
+        assert!(self.tile_m.is_multiple_of(WARPGROUP_ROWS) && self.math_warpgroups() >= 2 && self.math_warpgroups() <= MAX_MATH_WARPGROUPS);
         assert!(self.q_stages == 1 || self.q_stages == 2);
         assert!(self.smem_bytes() <= MAX_SMEM_BYTES, "shared memory");
         let (producer, math) = self.registers();
@@ -142,10 +136,10 @@ pub const FORWARD: [TileConfig; 10] = [
     // Shared memory would hold 160 keys, but 144 and 160 were no faster (benches/recorded/h200/tried.md).
     tile(128, false, 128, 128, 2),
     tile(128, true, 128, 128, 2),
-    // One Q buffer: two would leave room for 80 keys only, and this one for 112, whose scores no registers are left for.
+    // For 96 and 112 keys the registers do not suffice. Two Q buffers would fit, and have not been measured.
     tile(192, false, 128, 80, 1),
     tile(192, true, 128, 80, 1),
-    // Shared memory would hold 80 keys; 64 are 1 to 6 % faster (benches/recorded/h200/tried.md).
+    // Shared memory would hold 80 keys; 64 are up to 6 % faster (benches/recorded/h200/tried.md).
     tile(256, false, 128, 64, 1),
     tile(256, true, 128, 64, 1),
 ];

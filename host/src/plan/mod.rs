@@ -45,27 +45,20 @@ pub(crate) struct Plan {
 impl Plan {
     /// Checks everything that can be checked without a device. `None` if there is no row to write.
     pub fn new(q: &Tensor4, k: &Tensor4, v: &Tensor4, o: &Tensor4, lse: Option<Lse>, options: &Options) -> Result<Option<Self>, Error> {
-        let shape = Shape::of(q, k, v, o)?;
-        let config = kernel_config("q.head_dim", shape.head_dim, options.causal)?;
-        let softmax_scale_log2 = softmax_scale_log2(options.softmax_scale, shape.head_dim)?;
-        let Some(rows) = shape.rows()? else {
+        let shape = Shape::of(q, k, v)?;
+        Shape::check_output(q, o)?;
+        let Some(Inputs { config, softmax_scale_log2, rows, schedule, q, k, v }) = Inputs::of(&shape, q, k, v, options)? else {
             return Ok(None);
         };
         let lse = lse.map(|lse| lse_region("lse", lse, rows)).transpose()?;
-        let q = describe("q", q, WARPGROUP_ROWS, Role::Input)?;
         let o = describe("o", o, WARPGROUP_ROWS, Role::Output)?;
-        let (k, v) = if shape.seqlen_k == 0 {
-            (None, None)
-        } else {
-            (Some(describe("k", k, config.tile_n, Role::Input)?), Some(describe("v", v, config.tile_n, Role::Input)?))
-        };
         check_overlaps(&q, k.as_ref(), v.as_ref(), &o, lse.as_ref())?;
         let no_steps = CoordinateSteps { head: 0, batch: 0 };
         let steps = |mapped: &Option<Mapped>| mapped.as_ref().map_or(no_steps, |mapped| mapped.steps);
         let params = ForwardParams {
             lse: lse.map_or(0, |lse| lse.bytes().start),
             scheduler: 0,
-            schedule: shape.schedule(&config)?,
+            schedule,
             heads_per_kv: FastDivisor::new((shape.heads / shape.heads_k) as u32).expect("a schedule has at most 2^30 heads"),
             num_heads: shape.heads as u32,
             seqlen_q: shape.seqlen_q as u32,
@@ -78,6 +71,11 @@ impl Plan {
         let regions = [Some(q.region), k.as_ref().map(|k| k.region), v.as_ref().map(|v| v.region), Some(o.region), lse];
         let maps = [Some(q.map), k.map(|k| k.map), v.map(|v| v.map), Some(o.map)];
         Ok(Some(Self { config, dtype: q.map.dtype, params, maps, regions }))
+    }
+
+    /// Checks what can be checked before there is memory for O.
+    pub fn check_inputs(q: &Tensor4, k: &Tensor4, v: &Tensor4, options: &Options) -> Result<(), Error> {
+        Inputs::of(&Shape::of(q, k, v)?, q, k, v, options).map(drop)
     }
 
     /// CTAs of the persistent grid: one for each multiprocessor, as far as there are tiles.
@@ -100,6 +98,35 @@ impl Plan {
         let (num_heads, m_blocks) = (u64::from(self.params.num_heads), u64::from(schedule.m_blocks()));
         let all_heads = u64::from(schedule.num_tiles()) / m_blocks;
         TileSchedule::new(all_heads / num_heads, num_heads, m_blocks, all_heads).unwrap_or(schedule)
+    }
+}
+
+/// What follows from the inputs and options.
+struct Inputs {
+    config: TileConfig,
+    softmax_scale_log2: f32,
+    /// Rows of O.
+    rows: u64,
+    schedule: TileSchedule,
+    q: Mapped,
+    /// K and V; `None` if there are no keys.
+    k: Option<Mapped>,
+    v: Option<Mapped>,
+}
+
+impl Inputs {
+    /// `None` if there is no row to write.
+    fn of(shape: &Shape, q: &Tensor4, k: &Tensor4, v: &Tensor4, options: &Options) -> Result<Option<Self>, Error> {
+        let config = kernel_config("q.head_dim", shape.head_dim, options.causal)?;
+        let softmax_scale_log2 = softmax_scale_log2(options.softmax_scale, shape.head_dim)?;
+        let Some(rows) = shape.rows()? else {
+            return Ok(None);
+        };
+        let keys = |name, tensor| (shape.seqlen_k > 0).then(|| describe(name, tensor, config.tile_n, Role::Input)).transpose();
+        let q = describe("q", q, WARPGROUP_ROWS, Role::Input)?;
+        let (k, v) = (keys("k", k)?, keys("v", v)?);
+        let schedule = shape.schedule(&config)?;
+        Ok(Some(Self { config, softmax_scale_log2, rows, schedule, q, k, v }))
     }
 }
 
@@ -131,23 +158,11 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(q: &Tensor4, k: &Tensor4, v: &Tensor4, o: &Tensor4) -> Result<Self, Error> {
-        for (name, tensor) in [("k", k), ("v", v), ("o", o)] {
-            if tensor.dtype != q.dtype {
-                let requirement = format!("{}, the dtype of q", q.dtype.name());
-                return Err(Error::invalid(format!("{name}.dtype"), tensor.dtype.name(), requirement));
-            }
-        }
-        let same = |(name, tensor): (&str, &Tensor4), (other_name, other): (&str, &Tensor4), dims: &[Dim]| {
-            let differs = dims.iter().find(|&&dim| tensor.layout.extent(dim) != other.layout.extent(dim));
-            differs.map_or(Ok(()), |&dim| {
-                let requirement = format!("{}, as in {other_name}", other.layout.extent(dim));
-                Err(Error::invalid(format!("{name}.{}", dim.name()), tensor.layout.extent(dim), requirement))
-            })
-        };
-        same(("o", o), ("q", q), &[Dim::Batch, Dim::Seqlen, Dim::Heads, Dim::HeadDim])?;
-        same(("k", k), ("q", q), &[Dim::Batch, Dim::HeadDim])?;
-        same(("v", v), ("k", k), &[Dim::Batch, Dim::Seqlen, Dim::Heads, Dim::HeadDim])?;
+    fn of(q: &Tensor4, k: &Tensor4, v: &Tensor4) -> Result<Self, Error> {
+        check_dtype("k", k, q)?;
+        check_dtype("v", v, q)?;
+        check_extents(("k", k), ("q", q), &[Dim::Batch, Dim::HeadDim])?;
+        check_extents(("v", v), ("k", k), &[Dim::Batch, Dim::Seqlen, Dim::Heads, Dim::HeadDim])?;
         let [batch, seqlen_q, heads, head_dim] = q.layout.shape;
         let [_, seqlen_k, heads_k, _] = k.layout.shape;
         // Only 0 is a multiple of 0.
@@ -160,6 +175,12 @@ impl Shape {
             }
         }
         Ok(Self { batch, seqlen_q, seqlen_k, heads, heads_k, head_dim })
+    }
+
+    /// O is like Q.
+    fn check_output(q: &Tensor4, o: &Tensor4) -> Result<(), Error> {
+        check_dtype("o", o, q)?;
+        check_extents(("o", o), ("q", q), &[Dim::Batch, Dim::Seqlen, Dim::Heads, Dim::HeadDim])
     }
 
     /// Rows of O, each with an LSE; `None` if there is no row.
@@ -188,6 +209,21 @@ impl Shape {
         let value = format!("too large for batch = {batch}, num_heads = {heads}, seqlen_q = {seqlen_q}");
         Error::unsupported(field, value, format!("at most {limit}"))
     }
+}
+
+fn check_dtype(name: &str, tensor: &Tensor4, q: &Tensor4) -> Result<(), Error> {
+    if tensor.dtype == q.dtype {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{name}.dtype"), tensor.dtype.name(), format!("{}, the dtype of q", q.dtype.name())))
+}
+
+fn check_extents((name, tensor): (&str, &Tensor4), (other_name, other): (&str, &Tensor4), dims: &[Dim]) -> Result<(), Error> {
+    let differs = dims.iter().find(|&&dim| tensor.layout.extent(dim) != other.layout.extent(dim));
+    differs.map_or(Ok(()), |&dim| {
+        let requirement = format!("{}, as in {other_name}", other.layout.extent(dim));
+        Err(Error::invalid(format!("{name}.{}", dim.name()), tensor.layout.extent(dim), requirement))
+    })
 }
 
 /// What a kernel reads or writes of an LSE, which errors call `name`: `rows` f32.

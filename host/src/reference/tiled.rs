@@ -6,7 +6,7 @@
 //!     for each tile of tile_n keys that the query tile visits, the last first:
 //!         S      = Q K^T                                    f32; -inf where masked; keys beyond the sequence are rows of zeros
 //!         P      = exp2(S * scale_log2 - ms)                a fused multiply-add; scale_log2 = softmax_scale * log2(e), rounded to f32
-//!         where ms = -inf, or |ms| >= 2^23, or a quarter of sum(P) exceeds 2^12:
+//!         where ms = -inf, or |ms| >= 2^23, or a lane's part of sum(P) exceeds 2^12:
 //!             ms'   = max(ms, max(S) * scale_log2)          0 instead of -inf in what follows
 //!             P     = exp2(S * scale_log2 - ms')            where |ms'| >= 2^23 the product is rounded first
 //!             l, O  = exp2(ms - ms') * l, O

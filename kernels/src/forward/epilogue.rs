@@ -11,7 +11,7 @@
 use super::consumer::{Consumer, Work};
 use super::{Kernel, named_barrier};
 use crate::config::{PANEL_COLUMNS, WARPGROUP_THREADS};
-use crate::layout::fragment::{ROW_STEP, ROWS_PER_THREAD};
+use crate::layout::fragment::{ROW_STEP, ROWS_PER_THREAD, row_of};
 use crate::layout::smem::Q_PANEL_BYTES;
 use crate::layout::swizzle::{CHUNK_BYTES, chunk_offset};
 use crate::ptx::{barrier, convert, fence, matrix, memory, tma};
@@ -24,10 +24,11 @@ const CHUNK_COLUMNS: u32 = CHUNK_BYTES / 2;
 /// # Safety
 /// By the whole warpgroup, converged; its products are complete.
 #[inline(always)]
-pub(super) unsafe fn store<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STAGES>, work: &mut Work<K>) {
-    // SAFETY: scope: the whole warpgroup, as promised; each barrier counts its 128 threads. Lifetime: the reads of Q are complete in every warp
-    // behind the first barrier. Proxy: every writer's fence, and the second barrier, come before the copy. Columns and rows beyond the tensor
-    // are clipped by the copy.
+pub(super) unsafe fn store<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STAGES>, work: &Work<K>) {
+    // SAFETY: scope: the whole warpgroup, as promised; the barrier counts its 128 threads. Lifetime: the products are complete, and a group of
+    // products is the warpgroup's (PTX ISA, "wgmma.commit_group"), so all reads of Q are. Nothing hangs on that word: a warp writes only the
+    // 16 rows whose reads are its own quarter of the products. A row tile without keys has waited for the copy of Q. Proxy: every writer's fence,
+    // and the barrier, come before the copy. Columns and rows beyond the tensor are clipped by the copy.
     unsafe {
         let (inverse, lse) = work.softmax.finish();
         store_lse(consumer, work, lse);
@@ -63,7 +64,7 @@ unsafe fn write_block<K: Kernel, const Q_STAGES: u32>(
     for pair in 0..K::TILE.head_dim / (2 * CHUNK_COLUMNS) {
         let chunk = 2 * pair + odd_chunk;
         let address = block + chunk / 8 * Q_PANEL_BYTES + chunk_offset(row, chunk % 8);
-        let value = |i: usize| f32::from_bits(acc_o[8 * pair as usize + i]) * inverse[i / 2 % 2];
+        let value = |i: usize| f32::from_bits(acc_o[8 * pair as usize + i]) * inverse[row_of(i)];
         let rows = [0, 2, 4, 6].map(|i| convert::pack(K::DTYPE, value(i), value(i + 1)));
         // SAFETY: scope: as promised. Address: each pair of row and chunk has 16 aligned bytes of its own within the block.
         unsafe { matrix::store_x4(address, rows) }

@@ -26,7 +26,7 @@ pub mod softmax;
 pub mod tiles;
 
 use crate::config::{DType, KV_STAGES, TileConfig, WARPGROUP_THREADS};
-use crate::layout::smem::{RANK_STAGES, RING_BYTES, SmemLayout};
+use crate::layout::smem::{RANK_STAGES, SmemLayout};
 use crate::params::ForwardParams;
 use crate::pipeline::Ring;
 use crate::ptx::wgmma::Accumulator;
@@ -80,7 +80,7 @@ impl Cta<'_> {
     /// The ring of one warpgroup's Q.
     #[inline(always)]
     fn q_ring<const STAGES: u32>(&self, warpgroup_idx: u32) -> Ring<STAGES> {
-        Ring::new(self.smem.q_barriers + warpgroup_idx * RING_BYTES)
+        Ring::new(self.smem.q_ring(warpgroup_idx))
     }
 
     #[inline(always)]

@@ -10,7 +10,7 @@
 //! }
 //! ```
 //!
-//! With one Q stage the first K tiles go before Q: the last tile's O is still leaving Q's place, while K's stages are free already.
+//! With one Q stage the first K tiles go before Q: the previous tile's O is still leaving Q's place, while K's stages are free already.
 
 use super::tiles::{TileReader, TileWriter};
 use super::{Cta, Kernel};
@@ -61,7 +61,7 @@ pub(super) unsafe fn load_v<K: Kernel>(cta: &Cta) {
     // SAFETY: scope: one thread, as lane 0; its arrival releases its own load.
     while let Some(tile) = unsafe { tiles.next::<K>(cta, |rank| rank, 0) } {
         let mut keys = KeyTiles::of::<K>(cta, &tile);
-        // SAFETY: scope: this thread alone fills the ring of V.
+        // SAFETY: protocol: this thread alone fills the ring of V.
         unsafe { loader.load::<K>(&mut keys, u32::MAX) };
     }
 }
@@ -77,7 +77,8 @@ unsafe fn load_q<K: Kernel, const Q_STAGES: u32>(cta: &Cta, tile: &Tile, state: 
     for warpgroup_idx in 0..K::TILE.math_warpgroups() {
         let row = tile.m_block * K::TILE.tile_m + warpgroup_idx * WARPGROUP_ROWS;
         // SAFETY: protocol: the rings' one producer, as promised; the boxes announced are the boxes loaded. Address: panels on 1024 bytes
-        // (layout/smem.rs) of the stage acquired. Proxy: what the stage held was read, or stored from, by the same one.
+        // (layout/smem.rs) of the stage acquired. Proxy: wgmma read Q there; O's ordinary writes came before a fence, a barrier, and the
+        // store whose reads the release waited for.
         unsafe {
             let barrier = cta.q_ring::<Q_STAGES>(warpgroup_idx).producer_acquire_for(state, K::TILE.q_warpgroup_bytes());
             let block = cta.smem.q_block(K::TILE, state.stage, warpgroup_idx);
@@ -112,15 +113,15 @@ struct KvLoader {
     map: u64,
     steps: CoordinateSteps,
     /// Shared address of the stages.
-    stages: u32,
+    smem: u32,
     ring: Ring<KV_STAGES>,
     state: PipelineState<KV_STAGES>,
 }
 
 impl KvLoader {
     #[inline(always)]
-    fn new(map: u64, steps: CoordinateSteps, stages: u32, ring: Ring<KV_STAGES>) -> Self {
-        Self { map, steps, stages, ring, state: PipelineState::START }
+    fn new(map: u64, steps: CoordinateSteps, smem: u32, ring: Ring<KV_STAGES>) -> Self {
+        Self { map, steps, smem, ring, state: PipelineState::START }
     }
 
     /// Loads `keys`, from the last to the first, but at most `count` of them.
@@ -135,11 +136,11 @@ impl KvLoader {
             keys.n_block_end -= 1;
             let key = keys.n_block_end * K::TILE.tile_n;
             // SAFETY: protocol: the ring's one producer, as promised; the boxes announced are the boxes loaded. Address: panels on 1024 bytes of
-            // the stage acquired.
+            // the stage acquired. Proxy: only wgmma has read the stage.
             unsafe {
                 let barrier = self.ring.producer_acquire_for(self.state, K::TILE.kv_bytes());
                 for panel in 0..K::TILE.panels() {
-                    let destination = self.stages + self.state.stage * K::TILE.kv_bytes() + panel * kv_panel_bytes(K::TILE);
+                    let destination = self.smem + self.state.stage * K::TILE.kv_bytes() + panel * kv_panel_bytes(K::TILE);
                     tma::load_4d(destination, self.map, barrier, [panel * PANEL_COLUMNS, key, head, batch]);
                 }
             }

@@ -9,11 +9,12 @@
 //! ```
 //!
 //! So the maximum is looked for only where it has to be: in a row tile's first key tile, and where later scores exceed it by so much that a
-//! thread's part of rowsum P passes `MAX_SUM`. That is a quarter of most steps. Up to there a stale m costs no precision: P is a
+//! thread's part of rowsum P passes `MAX_SUM`. The search, where it was in every step, was a quarter of its instructions. Up to there a stale m costs no precision: P is a
 //! floating-point number, and l and O are summed on the same scale. A row that fits keeps its m, whatever other rows do, so that no row's
 //! result depends on another's.
 //!
-//! Two kinds of row never fit: their reference is -inf, which makes rowsum P infinite or NaN.
+//! Some rows never fit, and send their warp through the careful form: those that hold NaN, and those whose reference is -inf, which makes rowsum P
+//! infinite or NaN.
 //! - A row that has seen nothing. Its m is -inf; the careful form takes 0 for it, so that exp2(-inf - 0) = 0 and no NaN arises.
 //! - |m| so large that its own rounding would move P by a factor of more than sqrt 2, since the multiplication is fused with the
 //!   subtraction. The careful form rounds the product first, as m was.
@@ -112,7 +113,7 @@ impl Softmax {
     /// # Safety
     /// All lanes of the warp are converged.
     #[inline(always)]
-    pub(super) unsafe fn finish(&self) -> ([f32; ROWS_PER_THREAD], [f32; ROWS_PER_THREAD]) {
+    pub(super) unsafe fn finish(&self) -> (Rows, Rows) {
         let mut inverse = [0.0; ROWS_PER_THREAD];
         let mut lse = [0.0; ROWS_PER_THREAD];
         for row in 0..ROWS_PER_THREAD {
@@ -131,7 +132,7 @@ impl Softmax {
 /// # Safety
 /// All lanes of the warp are converged.
 #[inline(always)]
-unsafe fn row_max<K: Kernel>(acc_s: &K::Scores) -> [f32; ROWS_PER_THREAD] {
+unsafe fn row_max<K: Kernel>(acc_s: &K::Scores) -> Rows {
     let mut result = [f32::NEG_INFINITY; ROWS_PER_THREAD];
     for row in 0..ROWS_PER_THREAD {
         let score = |i: usize| f32::from_bits(acc_s[i]);

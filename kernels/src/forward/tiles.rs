@@ -109,14 +109,14 @@ impl TileReader {
     /// The next tile of this CTA; `agree` makes the lanes of a warp agree on the rank.
     ///
     /// # Safety
-    /// By a converged warp, or by one thread with `lane_idx` 0; called until it returns `None`. `agree` takes the value of every lane, so
-    /// that behind it all their loads are done.
+    /// By a converged warp, or by one thread with `lane_idx` 0; called until it returns `None`. In `agree` all lanes meet, so that behind it
+    /// all their loads are done.
     #[inline(always)]
     pub(super) unsafe fn next<K: Kernel>(&mut self, cta: &Cta, agree: impl Fn(u32) -> u32, lane_idx: u32) -> Option<Tile> {
         if K::TILE.dynamic {
             let ring = cta.rank_ring();
             // SAFETY: protocol: the writer fills one stage after the other, and leaves a stage alone until all readers have released it.
-            // Lane 0's arrival speaks for the warp: it comes behind `agree`, and the converged lanes load with one instruction.
+            // Lane 0's arrival speaks for the warp: it comes behind `agree`, in which all lanes have met after their loads.
             let rank = unsafe {
                 ring.consumer_wait(self.state);
                 let rank = agree(memory::load_shared(cta.smem.ranks + self.state.stage * RANK_BYTES));

@@ -4,23 +4,21 @@
 //! Q and O   q_stages x math warpgroups x panels x [64 rows][64 columns]     a warpgroup's O leaves through the place of its Q
 //! K         KV_STAGES x panels x [tile_n rows][64 columns]
 //! V         KV_STAGES x panels x [tile_n rows][64 columns]
-//! mbarriers Q full, Q empty, K full, K empty, V full, V empty, rank full, rank empty: two stages each, 8 bytes a barrier
+//! mbarriers a ring for the Q of each math warpgroup, of three; then those of K, V and ranks: two full and two empty ones each, 8 bytes a barrier
 //! ranks     of two tiles, 4 bytes each
 //! ```
 //!
 //! Every panel row is 128 bytes, swizzled ([`super::swizzle`]).
 
-use crate::config::{BARRIER_BYTES, KV_STAGES, TileConfig, WARPGROUP_ROWS};
+use crate::config::{BARRIER_BYTES, KV_STAGES, MAX_MATH_WARPGROUPS, TileConfig, WARPGROUP_ROWS};
 use crate::layout::swizzle::ROW_BYTES;
 
 /// Bytes of an mbarrier.
 pub const MBARRIER_BYTES: u32 = 8;
 /// Stages of each ring that barriers are kept for.
 const STAGES: u32 = 2;
-/// Bytes of a ring's mbarriers.
-pub const RING_BYTES: u32 = 2 * STAGES * MBARRIER_BYTES;
-/// Math warpgroups of a CTA at most: each has a ring for its Q.
-const MAX_WARPGROUPS: u32 = 3;
+/// Bytes kept for a ring's mbarriers.
+const RING_BYTES: u32 = 2 * STAGES * MBARRIER_BYTES;
 /// Bytes of a tile rank.
 pub const RANK_BYTES: u32 = 4;
 /// Tiles whose ranks are under way at once.
@@ -35,8 +33,8 @@ pub struct SmemLayout {
     pub k: u32,
     /// V stages.
     pub v: u32,
-    /// Barriers of the Q ring: `STAGES` full ones, then `STAGES` empty ones.
-    pub q_barriers: u32,
+    /// Barriers of the Q rings, see [`SmemLayout::q_ring`].
+    q_barriers: u32,
     /// Barriers of the K ring.
     pub k_barriers: u32,
     /// Barriers of the V ring.
@@ -59,11 +57,17 @@ impl SmemLayout {
             k,
             v,
             q_barriers,
-            k_barriers: q_barriers + MAX_WARPGROUPS * RING_BYTES,
-            v_barriers: q_barriers + (MAX_WARPGROUPS + 1) * RING_BYTES,
-            rank_barriers: q_barriers + (MAX_WARPGROUPS + 2) * RING_BYTES,
-            ranks: q_barriers + (MAX_WARPGROUPS + 3) * RING_BYTES,
+            k_barriers: q_barriers + MAX_MATH_WARPGROUPS * RING_BYTES,
+            v_barriers: q_barriers + (MAX_MATH_WARPGROUPS + 1) * RING_BYTES,
+            rank_barriers: q_barriers + (MAX_MATH_WARPGROUPS + 2) * RING_BYTES,
+            ranks: q_barriers + (MAX_MATH_WARPGROUPS + 3) * RING_BYTES,
         }
+    }
+
+    /// The barriers of the ring of one warpgroup's Q.
+    #[inline(always)]
+    pub const fn q_ring(&self, warpgroup_idx: u32) -> u32 {
+        self.q_barriers + warpgroup_idx * RING_BYTES
     }
 
     /// The Q block of one warpgroup in one stage.
@@ -83,7 +87,7 @@ pub const fn kv_panel_bytes(config: TileConfig) -> u32 {
 }
 
 const _: () =
-    assert!((MAX_WARPGROUPS + 3) * RING_BYTES + STAGES * RANK_BYTES <= BARRIER_BYTES && KV_STAGES <= STAGES && RANK_STAGES <= STAGES);
+    assert!((MAX_MATH_WARPGROUPS + 3) * RING_BYTES + STAGES * RANK_BYTES <= BARRIER_BYTES && KV_STAGES <= STAGES && RANK_STAGES <= STAGES);
 
 #[cfg(test)]
 mod tests {
@@ -105,7 +109,8 @@ mod tests {
             parts.push(("K", layout.k + stage * config.kv_bytes(), config.kv_bytes(), SWIZZLE_ATOM_BYTES));
             parts.push(("V", layout.v + stage * config.kv_bytes(), config.kv_bytes(), SWIZZLE_ATOM_BYTES));
         }
-        for ring in [layout.q_barriers, layout.k_barriers, layout.v_barriers, layout.rank_barriers] {
+        let q_rings = (0..config.math_warpgroups()).map(|warpgroup| layout.q_ring(warpgroup));
+        for ring in q_rings.chain([layout.k_barriers, layout.v_barriers, layout.rank_barriers]) {
             parts.push(("barriers", ring, RING_BYTES, MBARRIER_BYTES));
         }
         parts.push(("ranks", layout.ranks, RANK_STAGES * RANK_BYTES, RANK_BYTES));
