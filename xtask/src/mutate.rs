@@ -68,13 +68,14 @@ fn built(command: &mut Command, wanted: &str) -> Result<PathBuf> {
     program.with_context(|| format!("cargo built no {wanted}"))
 }
 
+/// The forward kernels; those that combine have no synchronising instruction.
 fn kernels(filter: Option<&str>) -> Result<Vec<PathBuf>> {
     let folder = root().join("host/ptx");
     let mut files = Vec::new();
     for entry in fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.ends_with(".ptx") && filter.is_none_or(|filter| name.contains(filter)) {
+        if name.starts_with("flash_fwd_") && name.ends_with(".ptx") && filter.is_none_or(|filter| name.contains(filter)) {
             files.push(path);
         }
     }
