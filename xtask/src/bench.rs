@@ -16,6 +16,9 @@ pub struct Options {
     /// Beside FlashAttention-2 and 3 and cuDNN, in one Python process with PyTorch
     #[arg(long)]
     pub peers: bool,
+    /// Also with the PTX of this folder, beside the built-in one, in one Python process with PyTorch; may be given several times
+    #[arg(long, value_name = "DIR")]
+    pub ptx_dir: Vec<PathBuf>,
     /// Cells in words (`d128,causal,4k,bf16`), or grid, shapes, sustained
     #[arg(long, num_args = 1.., value_name = "CELLS", default_values = ["grid"])]
     pub cells: Vec<String>,
@@ -26,7 +29,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Measure nothing: draw this recording
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["peers", "cells", "protocol", "out"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["peers", "ptx_dir", "cells", "protocol", "out"])]
     pub draw: Option<PathBuf>,
     /// Further arguments for benches/peers.py or the program `bench`
     #[arg(last = true, value_name = "ARGUMENTS")]
@@ -42,7 +45,11 @@ pub fn run(options: &Options) -> Result<()> {
     let Some(gpu) = gpus.first() else {
         bail!("no NVIDIA GPU found (nvidia-smi names none): `cargo xtask bundle` makes a folder to run on a machine that has one");
     };
-    let what = if options.peers { "peers" } else { "own" };
+    let what = match (options.peers, options.ptx_dir.is_empty()) {
+        (true, _) => "peers",
+        (false, false) => "ptx",
+        (false, true) => "own",
+    };
     let out = match &options.out {
         Some(path) => std::path::absolute(path)?,
         None => unused(&root().join("benches/recorded").join(gpu.slug()), &format!("{}-{what}", today()?)),
@@ -50,7 +57,7 @@ pub fn run(options: &Options) -> Result<()> {
     if let Some(folder) = out.parent() {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    let mut command = if options.peers { peers()? } else { own() };
+    let mut command = if what == "own" { own() } else { in_turns(&options.ptx_dir, options.peers)? };
     command.arg("--cells").args(&options.cells).args(["--protocol", &options.protocol]).arg("--out").arg(&out).args(&options.rest);
     let measured = run_command(&mut command);
     // The cells before a failure are drawn too.
@@ -66,14 +73,42 @@ fn own() -> Command {
     command
 }
 
-fn peers() -> Result<Command> {
+/// This library, with the built-in PTX and with that of each folder, and perhaps its peers.
+fn in_turns(folders: &[PathBuf], peers: bool) -> Result<Command> {
+    let contestants = contestants(folders)?;
     let torch = output_of(Command::new("python3").args(["-c", "import torch"]))?;
     ensure!(torch.status.success(), "python3 has no PyTorch (python3 -m pip install torch); `cargo xtask doctor` lists what --peers needs");
     // In an invocation of its own, so that no other package's features reach it.
     run_command(cargo().args(["build", "--release", "--package", "hopper-attention-capi"]))?;
     let mut command = Command::new("python3");
-    command.current_dir(root()).arg("benches/peers.py").arg("--ours").arg(target().join("release/libhopper_attention_capi.so"));
+    command.current_dir(root()).arg("benches/peers.py");
+    let library = target().join("release/libhopper_attention_capi.so");
+    for contestant in contestants {
+        command.arg("--ours").arg(contestant.replace("LIBRARY", &library.to_string_lossy()));
+    }
+    if !peers {
+        command.args(["--peers", "none"]);
+    }
     Ok(command)
+}
+
+/// `--ours` of peers.py for the built-in PTX and for each folder, which lends its name; LIBRARY stands for the library's path.
+fn contestants(folders: &[PathBuf]) -> Result<Vec<String>> {
+    let mut names = vec!["ours".to_owned()];
+    let mut contestants = vec!["LIBRARY".to_owned()];
+    for folder in folders {
+        let path = folder.canonicalize().with_context(|| format!("no folder {}", folder.display()))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        ensure!(!names.contains(&name), "two contestants would be called {name}: rename a folder");
+        ensure!(
+            !name.contains(['=', '@']) && !path.to_string_lossy().contains('@'),
+            "{}: peers.py takes no '=' or '@' in it",
+            path.display()
+        );
+        contestants.push(format!("{name}=LIBRARY@{}", path.display()));
+        names.push(name);
+    }
+    Ok(contestants)
 }
 
 fn draw(recording: &Path) -> Result<()> {
@@ -125,6 +160,16 @@ mod tests {
         assert_eq!(civil(11_016), (2000, 2, 29));
         assert_eq!(civil(20_786), (2026, 11, 29));
         assert_eq!(civil(20_818), (2026, 12, 31));
+    }
+
+    #[test]
+    fn folders_lend_their_names() {
+        let (folder, other) = (root().join("host/ptx"), root().join("tests/ptx"));
+        assert_eq!(contestants(&[]).unwrap(), ["LIBRARY"]);
+        let expected = ["LIBRARY".to_owned(), format!("ptx=LIBRARY@{}", folder.canonicalize().unwrap().display())];
+        assert_eq!(contestants(std::slice::from_ref(&folder)).unwrap(), expected);
+        assert!(contestants(&[folder, other]).is_err());
+        assert!(contestants(&[root().join("no such folder")]).is_err());
     }
 
     #[test]
