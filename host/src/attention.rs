@@ -6,7 +6,7 @@ use cust::memory::{DeviceBuffer, DeviceSlice};
 use cust::stream::Stream;
 
 use crate::error::{check, driver};
-use crate::plan::Plan;
+use crate::plan::{CombinePlan, Plan};
 use crate::{Element, Error, Tensor, TensorView, TensorViewMut, raw, tensor};
 
 /// What to compute: `O = softmax(softmax_scale * Q K^T + mask) V`, with the options set one by one.
@@ -100,12 +100,12 @@ impl Attention {
         // No overflow: where O is not empty, it was allocated with at least as many elements.
         let rows = if o.layout().is_empty() { 0 } else { batch * num_heads * seqlen_q };
         // SAFETY: as above.
-        let mut lse = unsafe { tensor::uninitialized::<f32>(rows)? };
+        let lse = unsafe { tensor::uninitialized::<f32>(rows)? };
         let null_stream = ptr::null_mut();
         // SAFETY: the tensors are borrowed until the end of this function, which waits for the work; their views were checked against
         // the memory they borrow, and the addresses are checked to be of this context.
         unsafe {
-            raw::forward(q.as_raw(), k.as_raw(), v.as_raw(), o.view_mut().as_raw(), Some(raw_lse(&mut lse)), &options, null_stream)?;
+            raw::forward(q.as_raw(), k.as_raw(), v.as_raw(), o.view_mut().as_raw(), Some(raw_lse(&lse)), &options, null_stream)?;
             check("cuStreamSynchronize", driver()?.cuStreamSynchronize(null_stream))?;
         }
         Ok(Output { o, lse })
@@ -151,7 +151,57 @@ impl Attention {
     ) -> Result<(), Error> {
         let (q, k, v, o) = (q.into(), k.into(), v.into(), o.into());
         // SAFETY: passed on to the caller. The views were checked against the memory they borrow.
-        unsafe { raw::forward(q.as_raw(), k.as_raw(), v.as_raw(), o.as_raw(), lse.map(raw_lse), &self.options, stream.as_inner().cast()) }
+        unsafe {
+            raw::forward(
+                q.as_raw(),
+                k.as_raw(),
+                v.as_raw(),
+                o.as_raw(),
+                lse.map(|lse| raw_lse(lse)),
+                &self.options,
+                stream.as_inner().cast(),
+            )
+        }
+    }
+}
+
+impl<T: Element> Output<T> {
+    /// Merges attention over disjoint sets of keys into attention over all of them, in new tensors of the current context, and returns when the
+    /// work is done: see [`raw::combine`]. From 1 to 64 parts, all of one shape.
+    ///
+    /// ```no_run
+    /// # use half::bf16;
+    /// use hopper_attention::{Attention, Dim, Layout, Output, Tensor};
+    ///
+    /// # let _context = cust::quick_init()?;
+    /// let x = Tensor::<bf16>::zeroed(Layout::bshd([1, 4096, 16, 128]))?;
+    /// let keys = |range| x.view().slice(Dim::Seqlen, range);
+    /// let prefix = Attention::new().forward(&x, keys(0..1000)?, keys(0..1000)?)?;
+    /// let suffix = Attention::new().forward(&x, keys(1000..4096)?, keys(1000..4096)?)?;
+    /// let whole = Output::combine(&[&prefix, &suffix])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`raw::combine`]; [`Error::Invalid`] also for a part that is not memory of the current context; [`Error::Driver`] also if the work
+    /// fails, or there is no memory for the output.
+    pub fn combine(parts: &[&Self]) -> Result<Self, Error> {
+        let raw_parts: Vec<_> = parts.iter().map(|part| raw::Part { o: *part.o.view().as_raw(), lse: raw_lse(&part.lse) }).collect();
+        let Some(first) = parts.first() else {
+            return Err(CombinePlan::wrong_count(0));
+        };
+        CombinePlan::check_parts(&raw_parts, first.o.view().as_raw())?;
+        // SAFETY: the kernel writes every element; where it fails, the tensors are dropped unread.
+        let (mut o, lse) = unsafe { (Tensor::uninitialized(first.o.shape())?, tensor::uninitialized::<f32>(first.lse.len())?) };
+        let null_stream = ptr::null_mut();
+        // SAFETY: the parts are borrowed until the end of this function, which waits for the work, and the addresses are checked to be of this
+        // context.
+        unsafe {
+            raw::combine_checked(&raw_parts, o.view_mut().as_raw(), raw_lse(&lse), null_stream)?;
+            check("cuStreamSynchronize", driver()?.cuStreamSynchronize(null_stream))?;
+        }
+        Ok(Self { o, lse })
     }
 }
 
@@ -162,6 +212,6 @@ impl From<raw::Options> for Attention {
     }
 }
 
-fn raw_lse(lse: &mut DeviceSlice<f32>) -> raw::Lse {
+fn raw_lse(lse: &DeviceSlice<f32>) -> raw::Lse {
     raw::Lse { address: lse.as_device_ptr().as_raw(), len: lse.len() }
 }

@@ -13,6 +13,8 @@ use hopper_attention_driver::{CUcontext, CUdevice, CUdeviceptr, CUpointer_attrib
 use crate::Error;
 use crate::context::Context;
 use crate::error::check as check_call;
+#[cfg(feature = "cust")]
+use crate::plan::CombinePlan;
 use crate::plan::Plan;
 
 /// Refuses a plan with tensors that are not memory of the current context `context`, or reach beyond it.
@@ -24,6 +26,12 @@ pub(crate) fn check(context: &Context, plan: &Plan) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// The same for a merging.
+#[cfg(feature = "cust")]
+pub(crate) fn check_combine(context: &Context, plan: &CombinePlan) -> Result<(), Error> {
+    plan.tensors.iter().try_for_each(|(tensor, extent, region)| check_tensor(context, tensor, extent, region.bytes()))
 }
 
 /// `bytes` is not empty; `extent` is what errors call its length.

@@ -236,6 +236,22 @@ pub unsafe fn combine(parts: &[Part], o: &Tensor4, lse: Option<Lse>, stream: CUs
     unsafe { launch::combine(&context, &mut plan, stream) }
 }
 
+/// [`combine`], after the driver was asked of every address.
+///
+/// # Safety
+///
+/// As [`combine`].
+#[cfg(feature = "cust")]
+pub(crate) unsafe fn combine_checked(parts: &[Part], o: &Tensor4, lse: Lse, stream: CUstream) -> Result<(), Error> {
+    let Some(mut plan) = CombinePlan::new(parts, o, Some(lse))? else {
+        return Ok(());
+    };
+    let context = Context::current()?;
+    memory::check_combine(&context, &plan)?;
+    // SAFETY: passed on to the caller.
+    unsafe { launch::combine(&context, &mut plan, stream) }
+}
+
 /// Loads the kernel that serves `head_dim`, `dtype` and `options` into the current context, if it is not there yet.
 ///
 /// # Errors

@@ -18,18 +18,15 @@ const CHUNK_COLUMNS: usize = 8;
 pub(crate) struct CombinePlan {
     pub dtype: DType,
     pub params: Box<CombineParams>,
+    /// What is read and written, with its name and that of its length.
+    #[cfg(feature = "cust")]
+    pub tensors: Vec<(String, String, Region)>,
 }
 
 impl CombinePlan {
     /// Checks everything that can be checked without a device. `None` if there is no row to write.
     pub fn new(parts: &[raw::Part], o: &Tensor4, lse: Option<Lse>) -> Result<Option<Self>, Error> {
-        if parts.is_empty() || parts.len() > MAX_PARTS {
-            return Err(Error::invalid("parts", parts.len(), format!("from 1 to {MAX_PARTS} of them")));
-        }
-        kernel_config("o.head_dim", o.layout.extent(Dim::HeadDim), false)?;
-        for (i, part) in parts.iter().enumerate() {
-            check_alike(&format!("parts[{i}].o"), &part.o, o)?;
-        }
+        Self::check_parts(parts, o)?;
         let [batch, seqlen, heads, head_dim] = o.layout.shape;
         if o.layout.is_empty() {
             return Ok(None);
@@ -64,7 +61,26 @@ impl CombinePlan {
         for (part, (o, lse)) in params.parts.iter_mut().zip(&described) {
             *part = Part { o: address(o), lse: lse.bytes().start };
         }
-        Ok(Some(Self { dtype: o.dtype, params }))
+        Ok(Some(Self {
+            dtype: o.dtype,
+            params,
+            #[cfg(feature = "cust")]
+            tensors: tensors(&output, lse, &described),
+        }))
+    }
+
+    /// What `count` parts are answered with.
+    pub fn wrong_count(count: usize) -> Error {
+        Error::invalid("parts", count, format!("from 1 to {MAX_PARTS} of them"))
+    }
+
+    /// Checks what can be checked before there is memory for O, which is to be like `o`.
+    pub fn check_parts(parts: &[raw::Part], o: &Tensor4) -> Result<(), Error> {
+        if parts.is_empty() || parts.len() > MAX_PARTS {
+            return Err(Self::wrong_count(parts.len()));
+        }
+        kernel_config("o.head_dim", o.layout.extent(Dim::HeadDim), false)?;
+        parts.iter().enumerate().try_for_each(|(i, part)| check_alike(&format!("parts[{i}].o"), &part.o, o))
     }
 
     /// CTAs: as many as the device runs at once, as far as there is work.
@@ -72,6 +88,18 @@ impl CombinePlan {
         const CTAS_PER_MULTIPROCESSOR: u32 = 2048 / COMBINE_THREADS;
         self.params.items.div_ceil(COMBINE_THREADS).min(multiprocessors * CTAS_PER_MULTIPROCESSOR)
     }
+}
+
+/// What is read and written, with its name and that of its length.
+#[cfg(feature = "cust")]
+fn tensors(o: &Mapped, lse: Option<Region>, parts: &[(Mapped, Region)]) -> Vec<(String, String, Region)> {
+    let mut tensors = vec![("o".to_owned(), "o.layout".to_owned(), o.region)];
+    tensors.extend(lse.map(|lse| ("lse".to_owned(), "lse.len".to_owned(), lse)));
+    for (i, (o, lse)) in parts.iter().enumerate() {
+        tensors.push((format!("parts[{i}].o"), format!("parts[{i}].o.layout"), o.region));
+        tensors.push((format!("parts[{i}].lse"), format!("parts[{i}].lse.len"), *lse));
+    }
+    tensors
 }
 
 fn address(mapped: &Mapped) -> TensorAddress {

@@ -74,6 +74,7 @@ impl Plan {
     }
 
     /// Checks what can be checked before there is memory for O.
+    #[cfg(feature = "cust")]
     pub fn check_inputs(q: &Tensor4, k: &Tensor4, v: &Tensor4, options: &Options) -> Result<(), Error> {
         Inputs::of(&Shape::of(q, k, v)?, q, k, v, options).map(drop)
     }

@@ -12,6 +12,7 @@ pub fn tests() -> Vec<DeviceTest> {
         DeviceTest::new("safe_api::slices_of_a_packed_qkv", packed),
         DeviceTest::new("safe_api::broadcast_views", broadcast),
         DeviceTest::new("safe_api::refusals", refusals),
+        DeviceTest::new("safe_api::combine", combine),
     ];
     for dtype in ElementType::ALL {
         for causal in [false, true] {
@@ -36,6 +37,35 @@ fn lse_of(buffer: &DeviceBuffer<f32>) -> Result<Vec<f32>, Failure> {
 fn case(dtype: ElementType) -> Case {
     let (seqlen_q, seqlen_k) = Profile::get().pick((230, 310), (40, 70));
     Case::new(dtype, 72, seqlen_q, seqlen_k).heads(2, 6, 2)
+}
+
+/// Keys in three chunks, merged, are like all keys at once; what cannot be merged is refused.
+fn combine() -> Result<(), Failure> {
+    let case = case(ElementType::F16);
+    let inputs = Inputs::<half::f16>::draw(&case);
+    let q = Tensor::from_slice(&inputs.q, Layout::bshd(case.q_shape()))?;
+    let k = Tensor::from_slice(&inputs.k, Layout::bshd(case.k_shape()))?;
+    let v = Tensor::from_slice(&inputs.v, Layout::bshd(case.k_shape()))?;
+    let whole = Attention::new().forward(&q, &k, &v)?;
+    let mut parts = Vec::new();
+    for keys in [0..1, 1..50, 50..case.seqlen_k] {
+        let (k, v) = (k.view().slice(Dim::Seqlen, keys.clone())?, v.view().slice(Dim::Seqlen, keys)?);
+        parts.push(Attention::new().forward(&q, k, v)?);
+    }
+    let merged = hopper_attention::Output::combine(&parts.iter().collect::<Vec<_>>())?;
+    for (merged, whole) in merged.o.to_vec()?.iter().zip(whole.o.to_vec()?) {
+        let (merged, whole) = (merged.to_f32(), whole.to_f32());
+        ensure!((merged - whole).abs() <= 2e-3 + 2e-3 * whole.abs(), "merged is {merged}, at once {whole}");
+    }
+    for (merged, whole) in lse_of(&merged.lse)?.iter().zip(lse_of(&whole.lse)?) {
+        ensure!((merged - whole).abs() <= 1e-5 * whole.abs().max(1.0), "merged the LSE is {merged}, at once {whole}");
+    }
+    let other = Attention::new().forward(q.view().slice(Dim::Seqlen, 0..1)?, &k, &v)?;
+    for (parts, field) in [(vec![], "parts"), (vec![&whole, &other], "parts[1].o.shape")] {
+        let outcome = hopper_attention::Output::combine(&parts);
+        ensure!(matches!(&outcome, Err(Error::Invalid { field: found, .. }) if found == field), "not refused for {field}: {outcome:?}");
+    }
+    Ok(())
 }
 
 fn owned(dtype: ElementType, causal: bool) -> Result<(), Failure> {
