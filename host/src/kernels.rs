@@ -92,7 +92,10 @@ impl Kernel {
             return Ok(Ptx { text: Cow::Borrowed(self.builtin_ptx), file: None });
         };
         let path = dir.join(self.entry).with_extension("ptx");
-        match std::fs::read_to_string(&path) {
+        // Of anything but a file, a pipe for instance, reading might never end.
+        let is_file = std::fs::metadata(&path).map(|metadata| metadata.is_file());
+        let not_a_file = || Err(std::io::Error::other("it is no regular file"));
+        match is_file.and_then(|is_file| if is_file { std::fs::read_to_string(&path) } else { not_a_file() }) {
             Ok(text) => Ok(Ptx { text: Cow::Owned(text), file: Some(path) }),
             Err(source) => Err(Error::PtxFile { path, source }),
         }

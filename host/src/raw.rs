@@ -144,8 +144,9 @@ impl Options {
 /// seqlen_q of 0 nothing is launched.
 ///
 /// Numbers: products and sums are f32, so results are right as long as the logits, with softmax_scale and before it, stay within f32, and so
-/// do 4096 times the sums of V over the keys (P may grow to 4096 before O is divided by its sum). Beyond that a logit counts as the infinity
-/// that f32 makes of it.
+/// do 4096 times the sums of V over the keys (P may grow to 4096 before O is divided by its sum: with bf16, V beyond 1e34 / seqlen_k may give
+/// infinity). A logit is an f32: from 2^23 on, in units of log2, the product of S and softmax_scale is rounded, so that logits that differ by
+/// less than their last place count as equal; and one beyond f32 counts as the infinity that f32 makes of it.
 ///
 /// The kernel's module is loaded at its first use in a context, which takes some tenths of a second and may happen during stream
 /// capture; [`prepare`] does it ahead of time. After that a call allocates no memory, waits for nothing, and may be captured into a graph.

@@ -23,6 +23,10 @@ fn the_environment_names_a_folder_of_ptx() {
     let error = prepare(64, DType::Bf16).unwrap_err();
     assert!(matches!(&error, Error::PtxFile { path, .. } if path.starts_with(&folder)), "{error}");
     assert!(error.to_string().contains("flash_fwd_hdim64_bf16_sm90.ptx"), "{error}");
+    // A pipe has no end that a reader could wait for; a folder stands for it here.
+    std::fs::create_dir(ptx(192)).unwrap();
+    let error = prepare(192, DType::F16).unwrap_err();
+    assert!(matches!(&error, Error::PtxFile { source, .. } if source.to_string().contains("no regular file")), "{error}");
     // Whatever is wrong with a file, the error names it.
     let error = prepare(128, DType::F16).unwrap_err();
     assert!(matches!(&error, Error::Load { log, .. } if log.contains("NUL")), "{error}");
