@@ -63,6 +63,7 @@ fn join_each(into: &mut [u32], from: &[u32]) {
 pub struct Access {
     /// Component of the clock; meaningless in another CTA.
     pub agent: u16,
+    pub write: bool,
     pub atomic: bool,
     /// Through the asynchronous proxy.
     pub asynchronous: bool,
@@ -77,8 +78,10 @@ pub struct Access {
 /// What memory remembers of one byte, or of 16 that were always accessed together.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
+    /// The last write.
     pub write: Access,
-    pub reads: Vec<Access>,
+    /// Reads, and the atomic writes before the last that it does not know.
+    pub others: Vec<Access>,
 }
 
 /// Sixteen bytes.

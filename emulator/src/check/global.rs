@@ -7,8 +7,8 @@ use super::clock::{Access, Block};
 
 /// Locks over the blocks.
 const SHARDS: usize = 64;
-/// Readers that a byte remembers.
-pub const MAX_READERS: usize = 8;
+/// Accesses that a byte remembers beside its last write.
+const MAX_REMEMBERED: usize = 8;
 
 /// For each CTA the time up to which its accesses are known.
 pub type Known = HashMap<u32, u32>;
@@ -70,9 +70,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps a list of readers short.
-pub fn trim(readers: &mut Vec<Access>) {
-    if readers.len() > MAX_READERS {
-        readers.remove(0);
+/// Keeps the list of a byte's other accesses short.
+pub fn trim(accesses: &mut Vec<Access>) {
+    if accesses.len() > MAX_REMEMBERED {
+        accesses.remove(0);
     }
 }

@@ -63,7 +63,7 @@ struct Phases {
 struct Waited {
     /// Number of the phase plus 2; 0 for none.
     phase: u64,
-    /// The thread's epoch then; 0 if the wait acquires nothing.
+    /// The thread's epoch then.
     epoch: u32,
     pc: u32,
 }
@@ -71,17 +71,25 @@ struct Waited {
 /// Who has arrived at a barrier. An arrival that does not know all those of the generation before could have come in place of one of them.
 #[derive(Default)]
 struct Order {
-    /// Components of clocks and their epochs, of this generation and of the one before.
-    current: Vec<(usize, u32)>,
-    previous: Vec<(usize, u32)>,
+    /// Arrivals of this generation and of the one before.
+    current: Vec<Arrival>,
+    previous: Vec<Arrival>,
+}
+
+/// An arrival at a barrier: the component of the clocks that stands for who arrives, its epoch then, and the instruction.
+#[derive(Clone, Copy)]
+struct Arrival {
+    component: usize,
+    epoch: u32,
+    pc: u32,
 }
 
 impl Order {
     /// Notes an arrival, and returns one of the last generation that it does not know.
-    fn arrive(&mut self, component: usize, epoch: u32, clock: &Clock) -> Option<usize> {
-        self.current.push((component, epoch));
-        let unknown = self.previous.iter().find(|(other, epoch)| *other != component && clock.generic[*other] < *epoch);
-        unknown.map(|(other, _)| *other)
+    fn arrive(&mut self, component: usize, pc: u32, clock: &Clock) -> Option<Arrival> {
+        self.current.push(Arrival { component, epoch: clock.generic[component], pc });
+        let unknown = |other: &&Arrival| other.component != component && clock.generic[other.component] < other.epoch;
+        self.previous.iter().find(unknown).copied()
     }
 
     fn complete(&mut self) {
@@ -175,13 +183,14 @@ impl<'a> Checks<'a> {
 
     /// The access that `who` makes now.
     fn access(&self, who: Who, pc: u32, kind: AccessKind) -> Access {
-        let is_write = matches!(kind, AccessKind::Write | AccessKind::Atomic { write: true });
+        let write = matches!(kind, AccessKind::Write | AccessKind::Atomic { write: true });
         let (agent, epoch) = match who {
             Who::Thread(thread) => (thread, self.clocks[thread].generic[thread]),
-            Who::Slot(slot) => (self.threads + slot, self.operations[slot].epoch + u32::from(is_write)),
+            Who::Slot(slot) => (self.threads + slot, self.operations[slot].epoch + u32::from(write)),
         };
         Access {
             agent: agent as u16,
+            write,
             atomic: matches!(kind, AccessKind::Atomic { .. }),
             asynchronous: matches!(who, Who::Slot(_)),
             epoch,
@@ -191,8 +200,9 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Whether an earlier access of this CTA is known to `who`; `Some(true)` if only a proxy fence is missing.
-    fn conflict(&self, who: Who, now: &Access, earlier: &Access, earlier_writes: bool) -> Option<bool> {
+    /// What is wrong between an earlier access, of this CTA or another, and what `who` does now: nothing (`None`), nothing orders them
+    /// (`Some(false)`), or they are in order and only a proxy fence is missing (`Some(true)`).
+    fn conflict(&self, who: Who, now: &Access, earlier: &Access) -> Option<bool> {
         if earlier.epoch == 0 || (now.atomic && earlier.atomic) || (earlier.agent == now.agent && earlier.cta == now.cta) {
             return None;
         }
@@ -200,7 +210,7 @@ impl<'a> Checks<'a> {
             return Some(false);
         }
         // A reader of the generic proxy is only waited for; what it wrote must also be made visible.
-        let crosses = earlier.cta == now.cta && now.asynchronous && !earlier.asynchronous && earlier_writes;
+        let crosses = earlier.cta == now.cta && now.asynchronous && !earlier.asynchronous && earlier.write;
         (crosses && self.clock(who).fenced[earlier.agent as usize] < earlier.epoch).then_some(true)
     }
 
@@ -213,43 +223,45 @@ impl<'a> Checks<'a> {
     }
 
     /// Compares an access with what a cell remembers, and notes it there.
-    fn touch(&self, who: Who, now: Access, is_write: bool, cell: &mut Cell, place: &dyn Fn() -> String) -> Step<()> {
+    fn touch(&self, who: Who, now: Access, cell: &mut Cell, place: &dyn Fn() -> String) -> Step<()> {
         // Lanes of one instruction that write one address: one of them wins.
-        let same_store = is_write && cell.write.pc == now.pc && cell.write.cta == now.cta && !now.asynchronous && {
+        let same_store = now.write && cell.write.pc == now.pc && cell.write.cta == now.cta && !now.asynchronous && {
             cell.write.agent as usize / LANES == now.agent as usize / LANES
         };
-        if !same_store && let Some(proxy) = self.conflict(who, &now, &cell.write, true) {
-            return Err(self.race(&now, is_write, &cell.write, true, proxy, place()));
+        if !same_store && let Some(proxy) = self.conflict(who, &now, &cell.write) {
+            return Err(self.race(&now, &cell.write, proxy, place()));
         }
-        if is_write {
-            let found = cell.reads.iter().find_map(|read| self.conflict(who, &now, read, false).map(|proxy| (*read, proxy)));
-            if let Some((read, proxy)) = found {
-                return Err(self.race(&now, true, &read, false, proxy, place()));
+        for other in cell.others.iter().filter(|other| now.write || other.write) {
+            if let Some(proxy) = self.conflict(who, &now, other) {
+                return Err(self.race(&now, other, proxy, place()));
             }
+        }
+        if now.write {
             // Nothing orders atomics among themselves: those that this one does not know are kept beside it.
-            cell.reads.retain(|access| now.atomic && !self.knows(who, &now, access));
-            if now.atomic && cell.write.epoch != 0 && !self.knows(who, &now, &cell.write) {
-                cell.reads.push(cell.write);
-                global::trim(&mut cell.reads);
+            let unknown = |access: &Access| now.atomic && !self.knows(who, &now, access);
+            cell.others.retain(unknown);
+            if cell.write.epoch != 0 && unknown(&cell.write) {
+                cell.others.push(cell.write);
+                global::trim(&mut cell.others);
             }
             cell.write = now;
         } else {
             // Readers that this one knows add nothing: who knows this one knows them.
-            cell.reads.retain(|read| read.agent != now.agent || read.cta != now.cta);
-            cell.reads.retain(|read| self.conflict(who, &now, read, false).is_some());
-            cell.reads.push(now);
-            global::trim(&mut cell.reads);
+            cell.others.retain(|other| other.write || other.agent != now.agent || other.cta != now.cta);
+            cell.others.retain(|other| other.write || self.conflict(who, &now, other).is_some());
+            cell.others.push(now);
+            global::trim(&mut cell.others);
         }
         Ok(())
     }
 
-    fn race(&self, now: &Access, now_writes: bool, earlier: &Access, earlier_writes: bool, proxy: bool, place: String) -> Box<Fault> {
-        let verb = |writes: bool| if writes { "write" } else { "read" };
+    fn race(&self, now: &Access, earlier: &Access, proxy: bool, place: String) -> Box<Fault> {
+        let verb = |access: &Access| if access.write { "write" } else { "read" };
         let mut message = format!(
             "{} {place} by {} and the {} by {}{} are not ordered{}",
-            verb(now_writes),
+            verb(now),
             self.name(now),
-            verb(earlier_writes),
+            verb(earlier),
             self.name(earlier),
             if earlier.cta == self.cta { String::new() } else { format!(" of CTA {}", earlier.cta) },
             if proxy { " for the asynchronous proxy: fence.proxy.async is missing" } else { "" },
@@ -261,12 +273,15 @@ impl<'a> Checks<'a> {
     }
 
     fn name(&self, access: &Access) -> String {
-        if access.asynchronous {
-            let line = self.launch.kernel.code[access.pc as usize].span.line;
-            return format!("the asynchronous operation of line {line}");
+        self.component(access.agent.into(), access.pc)
+    }
+
+    /// Whom a component of a clock stood for at an instruction, in words: the slots of asynchronous operations are used again and again.
+    fn component(&self, at: usize, pc: u32) -> String {
+        if at < self.threads {
+            return format!("thread {at} (warp {}, lane {})", at / LANES, at % LANES);
         }
-        let thread = u32::from(access.agent);
-        format!("thread {thread} (warp {}, lane {})", thread / LANES as u32, thread % LANES as u32)
+        format!("the asynchronous operation of line {}", self.launch.kernel.code[pc as usize].span.line)
     }
 
     /// A thread's clock goes on, so that what it does from here on is not part of what it has released.
@@ -288,7 +303,6 @@ impl<'a> Checks<'a> {
     }
 
     fn visit_shared(&mut self, who: Who, pc: u32, address: u32, bytes: u32, kind: AccessKind) -> Step<()> {
-        let is_write = matches!(kind, AccessKind::Write | AccessKind::Atomic { write: true });
         let now = self.access(who, pc, kind);
         let (mut at, end) = (address, address + bytes);
         while at < end {
@@ -296,12 +310,12 @@ impl<'a> Checks<'a> {
             let upto = end.min((at / 16 + 1) * 16);
             let mut cells = std::mem::take(&mut self.blocks[block]);
             let place = || format!("of shared 0x{at:x}");
-            let result = cells.visit(at % 16, upto - block as u32 * 16, is_write, |cell| {
-                if cell.write.epoch == 0 && !is_write {
+            let result = cells.visit(at % 16, upto - block as u32 * 16, now.write, |cell| {
+                if cell.write.epoch == 0 && !now.write {
                     let message = format!("shared 0x{at:x} is read by {}, and nothing has written it", self.name(&now));
                     return Err(Fault::new(FaultKind::Uninitialised, message).pc(pc));
                 }
-                self.touch(who, now, is_write, cell, &place)
+                self.touch(who, now, cell, &place)
             });
             self.blocks[block] = cells;
             result?;
@@ -314,28 +328,19 @@ impl<'a> Checks<'a> {
     fn use_mbarrier(&mut self, who: Who, pc: u32, address: u32, write: bool) -> Step<()> {
         let now = self.access(who, pc, AccessKind::Atomic { write });
         if let Some(phases) = self.mbarriers.get(&address)
-            && self.conflict(who, &now, &phases.init, true).is_some()
+            && self.conflict(who, &now, &phases.init).is_some()
         {
-            return Err(self.race(&now, write, &phases.init, true, false, format!("of the mbarrier 0x{address:x}")));
+            return Err(self.race(&now, &phases.init, false, format!("of the mbarrier 0x{address:x}")));
         }
         self.visit_shared(who, pc, address, 8, AccessKind::Atomic { write })
     }
 
-    /// A component of a clock, in words.
-    fn component(&self, at: usize) -> String {
-        match at.checked_sub(self.threads) {
-            None => format!("thread {at} (warp {}, lane {})", at / LANES, at % LANES),
-            Some(slot) => {
-                let line = self.launch.kernel.code[self.operations[slot].pc as usize].span.line;
-                format!("the asynchronous operation of line {line}")
-            }
-        }
-    }
-
-    fn out_of_turn(&self, barrier: &str, other: usize) -> Box<Fault> {
+    fn out_of_turn(&self, barrier: &str, other: Arrival) -> Box<Fault> {
         let message = format!(
-            "nothing orders this arrival at {barrier} behind the arrival of {} in the generation before: it could have come in its place",
-            self.component(other)
+            "nothing orders this arrival at {barrier} behind the arrival of {} in the generation before: it could have come in its place\n  \
+             the other arrival:\n{}",
+            self.component(other.component, other.pc),
+            describe_pc(self.launch.kernel, self.launch.source, other.pc)
         );
         Fault::new(FaultKind::Race, message)
     }

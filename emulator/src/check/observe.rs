@@ -28,7 +28,6 @@ impl Observer for Checks<'_> {
 
     fn global(&mut self, agent: Agent, pc: u32, memory: &Arc<Allocation>, address: u64, bytes: u64, kind: AccessKind) -> Step<()> {
         let Some(who) = self.who(agent) else { return Ok(()) };
-        let is_write = matches!(kind, AccessKind::Write | AccessKind::Atomic { write: true });
         if kind != AccessKind::Write
             && let Some(at) = memory.first_unwritten(address, bytes)
         {
@@ -40,9 +39,7 @@ impl Observer for Checks<'_> {
         }
         let now = self.access(who, pc, kind);
         let this = &*self;
-        self.shared
-            .global
-            .visit(address, bytes, is_write, |at, cell| this.touch(who, now, is_write, cell, &|| format!("of global 0x{at:x}")))
+        self.shared.global.visit(address, bytes, now.write, |at, cell| this.touch(who, now, cell, &|| format!("of global 0x{at:x}")))
     }
 
     fn local(&mut self, thread: u32, address: u32, bytes: u32, write: bool) -> Step<()> {
@@ -79,11 +76,10 @@ impl Observer for Checks<'_> {
         self.scratch = all;
     }
 
-    fn barrier_arrive(&mut self, id: u32, warp: u32, mask: u32) -> Step<()> {
+    fn barrier_arrive(&mut self, id: u32, warp: u32, pc: u32, mask: u32) -> Step<()> {
         // One lane stands for the warp, whose lanes arrive together.
         let first = warp as usize * LANES + mask.trailing_zeros() as usize;
-        let clock = &self.clocks[first];
-        if let Some(other) = self.named[id as usize].order.arrive(first, clock.generic[first], clock) {
+        if let Some(other) = self.named[id as usize].order.arrive(first, pc, &self.clocks[first]) {
             return Err(self.out_of_turn(&format!("barrier {id}"), other));
         }
         for thread in Self::threads_of(warp, mask) {
@@ -129,8 +125,7 @@ impl Observer for Checks<'_> {
                 Who::Slot(slot) => (self.threads + slot, &self.operations[slot].clock),
             };
             phases.arriving.join(clock);
-            let epoch = clock.generic[component];
-            let unknown = phases.order.arrive(component, epoch, clock);
+            let unknown = phases.order.arrive(component, pc, clock);
             if let Who::Thread(thread) = who {
                 self.tick(thread);
             }
@@ -150,7 +145,7 @@ impl Observer for Checks<'_> {
             let mut message = format!(
                 "phase {phase} of the mbarrier 0x{address:x} completes, and nothing orders it behind the wait of {} for the phase before: \
                  that wait could have missed its phase",
-                self.component(thread)
+                self.component(thread, waited.pc)
             );
             message.push_str("\n  the wait:\n");
             message.push_str(&describe_pc(self.launch.kernel, self.launch.source, waited.pc));
@@ -165,7 +160,7 @@ impl Observer for Checks<'_> {
         let Some(phases) = self.mbarriers.get_mut(&address) else { return Ok(()) };
         let clock = &self.clocks[thread as usize];
         let (now, before) = (phase.wrapping_add(2), phases.waited[thread as usize].phase);
-        phases.waited[thread as usize] = Waited { phase: now, epoch: if acquire { clock.generic[thread as usize] } else { 0 }, pc };
+        phases.waited[thread as usize] = Waited { phase: now, epoch: clock.generic[thread as usize], pc };
         if before != 0 && now >= before + 3 {
             let message = format!(
                 "thread {thread} waits for a phase of the mbarrier 0x{address:x} that passed twice: its last wait was for phase {}, now phase \

@@ -120,7 +120,7 @@ impl<'a, O: Observer> Cta<'a, O> {
         let generation = state.generation;
         let waits = barrier.mode != BarrierMode::Arrive;
         state.arrive(id, threads, count, waits).map_err(|fault| fault.thread(warp.thread(first)))?;
-        self.observer.barrier_arrive(id, warp.index, mask).map_err(|fault| fault.thread(warp.thread(first)))?;
+        self.observer.barrier_arrive(id, warp.index, self.pc, mask).map_err(|fault| fault.thread(warp.thread(first)))?;
         // The other lanes of a warp are in step with each other, whoever else is still missing.
         if !waits {
             return Ok(Flow::Next);

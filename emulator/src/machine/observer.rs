@@ -61,7 +61,7 @@ pub trait Observer: Send + Sized {
     /// The lanes of a warp have synchronised among themselves.
     fn warp_sync(&mut self, _warp: u32, _mask: u32) {}
     /// Threads arrive at a named barrier.
-    fn barrier_arrive(&mut self, _id: u32, _warp: u32, _mask: u32) -> Step<()> {
+    fn barrier_arrive(&mut self, _id: u32, _warp: u32, _pc: u32, _mask: u32) -> Step<()> {
         Ok(())
     }
     /// All have arrived.
