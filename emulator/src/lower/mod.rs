@@ -9,6 +9,7 @@ mod convert;
 mod memory;
 mod modifiers;
 pub mod op;
+mod operands;
 mod parts;
 mod sync;
 
