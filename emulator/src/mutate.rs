@@ -92,50 +92,31 @@ fn is_barrier(instruction: &Instruction) -> bool {
     ["bar.sync", "bar.arrive", "bar.red", "barrier."].iter().any(|prefix| instruction.opcode.starts_with(prefix))
 }
 
-/// What can be done to an instruction of `all`: a description and the text in its place.
-fn variants(instruction: &Instruction, text: &str, all: &[&Instruction]) -> Vec<(String, String)> {
+/// A description, and the text in the instruction's place.
+type Variant = (String, String);
+
+fn removed() -> Variant {
+    ("removed".to_string(), String::new())
+}
+
+/// What can be done to an instruction of `all`.
+fn variants(instruction: &Instruction, text: &str, all: &[&Instruction]) -> Vec<Variant> {
     let opcode = instruction.opcode.as_str();
-    let removed = || ("removed".to_string(), String::new());
     let starts = |prefix: &str| opcode.starts_with(prefix);
     if starts("mbarrier.try_wait") || starts("mbarrier.test_wait") {
         return wait_variants(instruction, text);
     }
     if starts("mbarrier.arrive.expect_tx") {
-        let mut all = vec![removed()];
-        if let Some(Operand::Address { .. }) = instruction.operands.get(1) {
-            let (head, bytes) = text.trim_end_matches(';').rsplit_once(',').unwrap_or((text, ""));
-            let bytes = bytes.trim();
-            let changed = |delta: i32| format!("{{ .reg .b32 mutant; add.s32 mutant, {bytes}, {delta}; {head}, mutant; }}");
-            all.push(("16 bytes more".to_string(), changed(16)));
-            all.push(("16 bytes fewer".to_string(), changed(-16)));
-            let plain = head.replace(".expect_tx", "");
-            all.push(("without its bytes".to_string(), format!("{plain};")));
-        }
-        return all;
+        return expect_tx_variants(instruction, text);
+    }
+    if starts("mbarrier.init") {
+        return init_variants(instruction, text, all);
     }
     if starts("wgmma.wait_group") || starts("cp.async.bulk.wait_group") {
-        let mut all = vec![removed()];
-        if let Some(Operand::Int(pending)) = instruction.operands.first() {
-            let weaker = guarded(instruction, &format!("{opcode} {};", pending + 1));
-            all.push(("one group fewer".to_string(), weaker));
-            if opcode == "cp.async.bulk.wait_group" {
-                all.push(("reads only".to_string(), guarded(instruction, &format!("{opcode}.read {pending};"))));
-            }
-        }
-        return all;
+        return wait_group_variants(instruction);
     }
     if is_barrier(instruction) {
-        let mut found = vec![removed()];
-        if instruction.operands.len() == 2 {
-            let (head, count) = text.trim_end_matches(';').rsplit_once(',').unwrap_or((text, ""));
-            let count = count.trim();
-            if shares_barrier(instruction, all) {
-                found.push(("another barrier".to_string(), guarded(instruction, &format!("{opcode} 15, {count};"))));
-            }
-            let fewer = format!("{{ .reg .b32 mutant; add.s32 mutant, {count}, -32; {head}, mutant; }}");
-            found.push(("32 threads fewer".to_string(), fewer));
-        }
-        return found;
+        return barrier_variants(instruction, text, all);
     }
     if let Some(order) = ["acq_rel", "acquire", "release"].iter().find(|order| opcode.split('.').any(|part| part == **order))
         && ["atom", "red", "ld", "st"].iter().any(|base| opcode.split('.').next() == Some(base))
@@ -148,33 +129,79 @@ fn variants(instruction: &Instruction, text: &str, all: &[&Instruction]) -> Vec<
         || starts("wgmma.commit_group")
         || starts("cp.async.bulk.commit_group")
         || starts("bar.warp.sync");
-    if synchronises {
-        return vec![removed()];
-    }
-    if starts("mbarrier.init") {
-        let (head, count) = text.trim_end_matches(';').rsplit_once(',').unwrap_or((text, "1"));
-        let count = count.trim();
-        let changed = |delta: i32| format!("{{ .reg .b32 mutant; add.s32 mutant, {count}, {delta}; {head}, mutant; }}");
-        let mut found = vec![("one arrival more".to_string(), changed(1))];
-        // Without any arrival it would be no mbarrier.
-        if instruction.operands.get(1).and_then(|count| constant(count, all)) != Some(1) {
-            found.push(("one arrival fewer".to_string(), changed(-1)));
-        }
-        return found;
-    }
-    Vec::new()
+    if synchronises { vec![removed()] } else { Vec::new() }
 }
 
-fn wait_variants(instruction: &Instruction, text: &str) -> Vec<(String, String)> {
+/// The instruction without its last operand, and that operand.
+fn split_last(text: &str) -> Option<(&str, &str)> {
+    let (head, last) = text.trim_end_matches(';').rsplit_once(',')?;
+    Some((head, last.trim()))
+}
+
+/// The instruction with another number as its last operand, which may be a register.
+fn added(head: &str, last: &str, delta: i32) -> String {
+    format!("{{ .reg .b32 mutant; add.s32 mutant, {last}, {delta}; {head}, mutant; }}")
+}
+
+fn expect_tx_variants(instruction: &Instruction, text: &str) -> Vec<Variant> {
+    let mut found = vec![removed()];
+    if let Some(Operand::Address { .. }) = instruction.operands.get(1)
+        && let Some((head, bytes)) = split_last(text)
+    {
+        found.push(("16 bytes more".to_string(), added(head, bytes, 16)));
+        found.push(("16 bytes fewer".to_string(), added(head, bytes, -16)));
+        found.push(("without its bytes".to_string(), format!("{};", head.replace(".expect_tx", ""))));
+    }
+    found
+}
+
+fn init_variants(instruction: &Instruction, text: &str, all: &[&Instruction]) -> Vec<Variant> {
+    let Some((head, count)) = split_last(text) else { return Vec::new() };
+    let mut found = vec![("one arrival more".to_string(), added(head, count, 1))];
+    // Without any arrival it would be no mbarrier.
+    if instruction.operands.get(1).and_then(|count| constant(count, all)) != Some(1) {
+        found.push(("one arrival fewer".to_string(), added(head, count, -1)));
+    }
+    found
+}
+
+fn wait_group_variants(instruction: &Instruction) -> Vec<Variant> {
+    let opcode = instruction.opcode.as_str();
+    let mut found = vec![removed()];
+    if let Some(Operand::Int(pending)) = instruction.operands.first() {
+        found.push(("one group fewer".to_string(), guarded(instruction, &format!("{opcode} {};", pending + 1))));
+        if opcode == "cp.async.bulk.wait_group" {
+            found.push(("reads only".to_string(), guarded(instruction, &format!("{opcode}.read {pending};"))));
+        }
+    }
+    found
+}
+
+fn barrier_variants(instruction: &Instruction, text: &str, all: &[&Instruction]) -> Vec<Variant> {
+    let mut found = vec![removed()];
+    if instruction.operands.len() == 2
+        && let Some((head, count)) = split_last(text)
+    {
+        if shares_barrier(instruction, all) {
+            found.push(("another barrier".to_string(), guarded(instruction, &format!("{} 15, {count};", instruction.opcode))));
+        }
+        found.push(("32 threads fewer".to_string(), added(head, count, -32)));
+    }
+    found
+}
+
+fn wait_variants(instruction: &Instruction, text: &str) -> Vec<Variant> {
     let Some(Operand::Name(predicate)) = instruction.operands.first() else { return Vec::new() };
     let passes = guarded(instruction, &format!("setp.eq.u32 {predicate}, 0, 0;"));
-    let mut all = vec![("removed".to_string(), passes)];
-    if instruction.opcode.contains(".parity") && instruction.operands.len() == 3 {
-        let (head, parity) = text.trim_end_matches(';').rsplit_once(',').unwrap_or((text, "0"));
-        let other = format!("{{ .reg .b32 mutant; xor.b32 mutant, {}, 1; {head}, mutant; }}", parity.trim());
-        all.push(("the other parity".to_string(), other));
+    let mut found = vec![("removed".to_string(), passes)];
+    if instruction.opcode.contains(".parity")
+        && instruction.operands.len() == 3
+        && let Some((head, parity)) = split_last(text)
+    {
+        let other = format!("{{ .reg .b32 mutant; xor.b32 mutant, {parity}, 1; {head}, mutant; }}");
+        found.push(("the other parity".to_string(), other));
     }
-    all
+    found
 }
 
 #[cfg(test)]

@@ -57,13 +57,24 @@ pub fn run(options: &Options) -> Result<(), String> {
     let entry = all.first().map_or("", |mutation| mutation.entry.as_str());
     let folder = std::env::temp_dir().join(format!("hopper-emulator-mutate-{}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-    let trials = baseline(options, entry, &source, &folder)?;
+    let verdicts = baseline(options, entry, &source, &folder).map(|trials| judge_all(options, &chosen, &trials, &folder));
+    let _ = std::fs::remove_dir_all(&folder);
+    let verdicts = verdicts?.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let count = |wanted: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| wanted(verdict)).count();
+    let (caught, not_reached) = (count(|v| matches!(v, Verdict::Caught(_))), count(|v| matches!(v, Verdict::NotReached)));
+    let rate = 100.0 * caught as f64 / verdicts.len().max(1) as f64;
+    let total = verdicts.len();
+    println!("{entry}: {total} mutants, {caught} caught ({rate:.1} %), {not_reached} not reached by any problem");
+    Ok(())
+}
 
+/// The verdicts on all mutants, in their order.
+fn judge_all(options: &Options, chosen: &[&Mutation], trials: &[Trial<'_>], folder: &Path) -> Vec<Result<Verdict, String>> {
     let (next, (sender, receiver)) = (AtomicUsize::new(0), mpsc::channel());
     let mut verdicts: Vec<Option<Result<Verdict, String>>> = (0..chosen.len()).map(|_| None).collect();
     std::thread::scope(|scope| {
         for job in 0..options.jobs.max(1) {
-            let (sender, next, chosen, trials) = (sender.clone(), &next, &chosen, &trials);
+            let (sender, next) = (sender.clone(), &next);
             let file = folder.join(format!("mutant{job}.ptx"));
             scope.spawn(move || {
                 loop {
@@ -86,14 +97,7 @@ pub fn run(options: &Options) -> Result<(), String> {
             }
         }
     });
-    let _ = std::fs::remove_dir_all(&folder);
-    let verdicts = verdicts.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
-    let count = |wanted: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| wanted(verdict)).count();
-    let (caught, not_reached) = (count(|v| matches!(v, Verdict::Caught(_))), count(|v| matches!(v, Verdict::NotReached)));
-    let rate = 100.0 * caught as f64 / verdicts.len().max(1) as f64;
-    let total = verdicts.len();
-    println!("{entry}: {total} mutants, {caught} caught ({rate:.1} %), {not_reached} not reached by any problem");
-    Ok(())
+    verdicts.into_iter().flatten().collect()
 }
 
 fn print(mutation: &Mutation, verdict: &Result<Verdict, String>) {
