@@ -26,7 +26,7 @@ pub struct Options {
 const PROBLEMS: [[u32; 4]; 8] = [
     // One key tile, row tiles that are not full.
     [100, 50, 5, 1],
-    // Numbers of key tiles, even and odd.
+    // Several key tiles, an even number of them and an odd one (of 64 keys seven and five; the 200 keys below make four).
     [300, 400, 4, 2],
     [260, 300, 3, 1],
     // No keys at all.
