@@ -229,15 +229,28 @@ impl<'a, O: Observer> Cta<'a, O> {
                 awaited.push((at, current));
             }
         }
-        if done == 0 && wait.may_suspend {
+        if done == 0 && wait.may_suspend && !self.gives_up(warp) {
             return Ok(Flow::Wait { wait: Wait::Mbarrier(awaited), again: true });
         }
         warp.set_pred(wait.dest, mask, done);
-        if done == 0 {
+        if done == 0 && !wait.may_suspend {
             // A polling loop lets the others go on.
             return Ok(Flow::Wait { wait: Wait::Poll, again: false });
         }
         Ok(Flow::Next)
+    }
+
+    /// Whether an unfinished `try_wait` returns false now instead of waiting on. The warp's next one waits, so that a loop around it ends.
+    fn gives_up(&mut self, warp: &mut Warp) -> bool {
+        let first = !warp.gave_up_at.contains(&self.pc);
+        let now = !std::mem::take(&mut warp.gave_up) && self.draws.give_up(first);
+        if now {
+            warp.gave_up = true;
+            if first {
+                warp.gave_up_at.push(self.pc);
+            }
+        }
+        now
     }
 }
 

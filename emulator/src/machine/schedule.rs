@@ -51,6 +51,12 @@ impl Draws {
         }
     }
 
+    /// Whether an unfinished `mbarrier.try_wait` returns false: it waits up to a time that the system chooses (PTX ISA), and a program may not
+    /// take it for longer. In the fixed schedule each warp's `first` at each place does.
+    pub fn give_up(&mut self, first: bool) -> bool {
+        if self.random { self.below(4) == 0 } else { first }
+    }
+
     /// Whether an asynchronous operation finishes now although nobody has to wait for it yet.
     pub fn finish_early(&mut self) -> bool {
         self.random && self.below(3) == 0

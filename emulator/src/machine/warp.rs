@@ -72,6 +72,10 @@ pub struct Warp {
     pub registers: u32,
     /// Whose turn it is among the groups.
     pub turn: u32,
+    /// The last `mbarrier.try_wait` has returned false before its phase was over.
+    pub gave_up: bool,
+    /// Instructions at which one has.
+    pub gave_up_at: Vec<u32>,
 }
 
 impl Warp {
