@@ -66,11 +66,22 @@ pub fn decode(ty: Type, bits: u64) -> f64 {
     }
 }
 
-/// Bits of `value`, rounded to nearest even.
+/// `value` as an f32 that rounds on to f16 and bf16 as `value` itself does: inexact ones go to the neighbour whose last bit is 1.
+fn round_to_odd(value: f64) -> f32 {
+    let nearest = value as f32;
+    let found = f64::from(nearest);
+    if found == value || value.is_nan() {
+        return nearest;
+    }
+    let toward_zero = if found.abs() > value.abs() { nearest.to_bits() - 1 } else { nearest.to_bits() };
+    f32::from_bits(toward_zero | 1)
+}
+
+/// Bits of `value`, rounded once to nearest even.
 pub fn encode(ty: Type, value: f64) -> u64 {
     match ty {
-        Type::F16 => u64::from(f16::from_f64(value).to_bits()),
-        Type::BF16 => u64::from(bf16::from_f64(value).to_bits()),
+        Type::F16 => u64::from(f16::from_f32(round_to_odd(value)).to_bits()),
+        Type::BF16 => u64::from(bf16::from_f32(round_to_odd(value)).to_bits()),
         Type::F32 => u64::from((value as f32).to_bits()),
         _ => value.to_bits(),
     }
@@ -122,6 +133,16 @@ mod tests {
         assert_eq!(max(f32::NAN, 1.0), 1.0);
         assert_eq!(min(2.0, f32::NAN), 2.0);
         assert!(max(f32::NAN, f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn doubles_are_rounded_once_to_halves() {
+        assert_eq!(encode(Type::F16, f64::from_bits(0x3ff0_0200_0000_0001)), 0x3c01);
+        assert_eq!(encode(Type::F16, f64::from_bits(0x3ff0_0200_0000_0000)), 0x3c00);
+        assert_eq!(encode(Type::BF16, f64::from_bits(0x3ff0_1000_0000_0001)), 0x3f81);
+        assert_eq!(encode(Type::F16, 65519.999), 0x7bff);
+        assert_eq!(encode(Type::F16, 1e300), 0x7c00);
+        assert_eq!(encode(Type::F16, -1e-300), 0x8000);
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! The general path: any function in any type, one lane at a time.
 
-use half::{bf16, f16};
-
 use super::float;
 use super::vector::{compare_float, compare_int};
 use crate::lower::op::{Compare, Rounding, Scalar, ScalarFn, UnaryOp};
@@ -38,8 +36,10 @@ pub fn evaluate(scalar: &Scalar, s: [u64; 4]) -> u64 {
             half(s[0]) << 16 | half(s[1])
         }
         ScalarFn::SelectBySign => {
-            let negative = if ty == Type::F32 { f32::from_bits(s[2] as u32) < 0.0 } else { sign_extend(ty, s[2]) < 0 };
-            if negative { s[1] } else { s[0] }
+            let selector = f32::from_bits(s[2] as u32);
+            let selector = if scalar.ftz { float::flush(selector) } else { selector };
+            let second = if ty == Type::F32 { selector < 0.0 || selector.is_nan() } else { sign_extend(ty, s[2]) < 0 };
+            if second { s[1] } else { s[0] }
         }
         _ if ty.is_float() => evaluate_float(scalar, s),
         _ => evaluate_int(scalar, s),
@@ -272,7 +272,7 @@ fn convert(to: Type, from: Type, rounding: Rounding, saturate: bool, relu: bool,
                 Rounding::IntUp | Rounding::Up => value.ceil(),
                 _ => value.trunc(),
             };
-            float_to_int(to, value)
+            float_to_int(to, from, value)
         }
         (false, true) => {
             let value = if from.is_signed() { i128::from(sign_extend(from, bits)) } else { i128::from(truncate(from, bits)) };
@@ -293,21 +293,30 @@ fn clamp_to(ty: Type, value: i128) -> i128 {
     if ty.is_signed() { value.clamp(-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { value.clamp(0, (1 << bits) - 1) }
 }
 
-/// Out of range clamps; NaN is 0, except for 64-bit destinations, where the hardware gives the sign bit.
-fn float_to_int(ty: Type, value: f64) -> u64 {
-    if value.is_nan() {
-        return if ty.bits() == 64 { 1 << 63 } else { 0 };
-    }
-    truncate(ty, clamp_to(ty, value as i128) as u64)
+/// Out of range clamps. NaN is 0, or the sign bit where a side has 64 bits (PTX ISA, cvt). A signed result is sign-extended.
+fn float_to_int(to: Type, from: Type, value: f64) -> u64 {
+    let result = match value.is_nan() {
+        true if to.bits() == 64 || from == Type::F64 => 1 << (to.bits() - 1),
+        true => 0,
+        false => truncate(to, clamp_to(to, value as i128) as u64),
+    };
+    if to.is_signed() { sign_extend(to, result) as u64 } else { result }
 }
 
-fn int_to_float(ty: Type, value: i128, rounding: Rounding) -> u64 {
-    match ty {
-        Type::F64 => (value as f64).to_bits(),
-        Type::F32 if rounding == Rounding::Nearest => u64::from((value as f32).to_bits()),
-        Type::F16 => u64::from(f16::from_f64(value as f64).to_bits()),
-        Type::BF16 => u64::from(bf16::from_f64(value as f64).to_bits()),
-        _ => float::encode_rounded(ty, value as f64, rounding),
+fn int_to_float(to: Type, value: i128, rounding: Rounding) -> u64 {
+    let nearest = value as f64;
+    let exact = nearest as i128;
+    // Rounded to odd, the 53 bits lead to the same second rounding, to 24 bits or fewer, as the integer itself.
+    let toward_zero = if exact.abs() > value.abs() { nearest.to_bits() - 1 } else { nearest.to_bits() };
+    let odd = if exact == value { nearest } else { f64::from_bits(toward_zero | 1) };
+    if to != Type::F64 {
+        return float::encode_rounded(to, odd, rounding);
+    }
+    let away = rounding == Rounding::Down && value < 0 || rounding == Rounding::Up && value > 0;
+    match rounding {
+        _ if exact == value => nearest.to_bits(),
+        Rounding::Zero | Rounding::Down | Rounding::Up => toward_zero + u64::from(away),
+        _ => nearest.to_bits(),
     }
 }
 
@@ -351,9 +360,36 @@ mod tests {
     }
 
     #[test]
+    fn a_selection_by_nan_takes_the_second() {
+        for (selector, wanted) in [(f32::NAN, 2), (-1.0, 2), (-0.0, 1), (1.0, 1)] {
+            assert_eq!(eval(ScalarFn::SelectBySign, Type::F32, [1, 2, u64::from(selector.to_bits()), 0]), wanted, "{selector}");
+        }
+    }
+
+    #[test]
+    fn integers_are_rounded_once() {
+        let cvt = |to, from, rounding, bits| eval(ScalarFn::Convert { from, rounding, saturate: false, relu: false }, to, [bits, 0, 0, 0]);
+        assert_eq!(cvt(Type::F32, Type::S64, Rounding::Zero, 0x7fff_ffff_ffff_ffff), 0x5eff_ffff);
+        assert_eq!(cvt(Type::F32, Type::U64, Rounding::Zero, u64::MAX), 0x5f7f_ffff);
+        assert_eq!(cvt(Type::F32, Type::U64, Rounding::Nearest, 0x8000_0080_0000_0001), 0x5f00_0001);
+        assert_eq!(cvt(Type::F32, Type::S32, Rounding::Up, 16_777_217), 0x4b80_0001);
+        assert_eq!(cvt(Type::F16, Type::S32, Rounding::Zero, 2051), 0x6801);
+        assert_eq!(cvt(Type::F16, Type::U64, Rounding::Zero, 70000), 0x7bff);
+        assert_eq!(cvt(Type::F16, Type::U64, Rounding::Nearest, 70000), 0x7c00);
+        assert_eq!(cvt(Type::BF16, Type::S32, Rounding::Nearest, 0x0101_0001), 0x4b81);
+        let (near, high) = ((1u64 << 53) + 1, (1u64 << 53) as f64);
+        assert_eq!(cvt(Type::F64, Type::U64, Rounding::Up, near), high.to_bits() + 1);
+        assert_eq!(cvt(Type::F64, Type::S64, Rounding::Down, near.wrapping_neg()), (-high).to_bits() + 1);
+        assert_eq!(cvt(Type::F64, Type::U64, Rounding::Zero, u64::MAX), (u64::MAX as f64).to_bits() - 1);
+    }
+
+    #[test]
     fn conversions() {
         let cvt = |to, from, rounding, bits| eval(ScalarFn::Convert { from, rounding, saturate: false, relu: false }, to, [bits, 0, 0, 0]);
-        assert_eq!(cvt(Type::S32, Type::F32, Rounding::IntZero, u64::from((-1.7f32).to_bits())), 0xffff_ffff);
+        assert_eq!(cvt(Type::S32, Type::F32, Rounding::IntZero, u64::from((-1.7f32).to_bits())) as u32, 0xffff_ffff);
+        assert_eq!(cvt(Type::S16, Type::F32, Rounding::IntZero, u64::from((-32f32).to_bits())) as u32, 0xffff_ffe0);
+        assert_eq!(cvt(Type::S32, Type::F64, Rounding::IntZero, f64::NAN.to_bits()) as u32, 0x8000_0000);
+        assert_eq!(cvt(Type::U32, Type::F32, Rounding::IntZero, u64::from(f32::NAN.to_bits())), 0);
         assert_eq!(cvt(Type::U8, Type::F32, Rounding::IntZero, u64::from(300f32.to_bits())), 255);
         assert_eq!(cvt(Type::F32, Type::S32, Rounding::Nearest, 0xffff_ffff), u64::from((-1f32).to_bits()));
         assert_eq!(cvt(Type::F16, Type::F32, Rounding::Nearest, u64::from(1f32.to_bits())), 0x3c00);
