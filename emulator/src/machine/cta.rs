@@ -187,6 +187,7 @@ impl<'a, O: Observer> Cta<'a, O> {
             }
             if self.warps.iter().all(|warp| warp.live == 0) {
                 while self.finish_one()? {}
+                self.check_registers().map_err(|fault| self.locate(fault, None))?;
                 self.observer.end(self.kernel).map_err(|fault| self.locate(fault, None))?;
                 return Ok(Progress::Done);
             }
@@ -332,6 +333,18 @@ impl<'a, O: Observer> Cta<'a, O> {
             }
         }
         Ok(true)
+    }
+
+    /// `setmaxnreg` is an instruction of all warps of a warpgroup.
+    fn check_registers(&self) -> Step<()> {
+        for (group, warps) in self.warps.chunks(4).enumerate() {
+            if warps.iter().any(|warp| warp.registers != warps[0].registers) {
+                let counts = warps.iter().map(|warp| warp.registers.to_string()).collect::<Vec<_>>().join(", ");
+                let message = format!("setmaxnreg without all warps: those of warpgroup {group} end with {counts} registers a thread");
+                return Err(Fault::new(FaultKind::Protocol, message));
+            }
+        }
+        Ok(())
     }
 
     fn complete_named(&mut self) {

@@ -171,7 +171,7 @@ impl<'a, O: Observer> Cta<'a, O> {
             Op::MbarrierExpectTx { address, space, bytes } => {
                 let at = self.mbarrier_address(warp, address, space, lane)?;
                 self.observer.mbarrier_arrive(Agent::Thread(thread), self.pc, at, false)?;
-                self.mbarriers.get(at)?.expect_tx(warp.words[bytes as usize][lane]);
+                self.mbarriers.get(at)?.expect_tx(warp.words[bytes as usize][lane])?;
             }
             Op::MbarrierCompleteTx { address, space, bytes } => {
                 let at = self.mbarrier_address(warp, address, space, lane)?;
@@ -188,7 +188,7 @@ impl<'a, O: Observer> Cta<'a, O> {
                 let barrier = self.mbarriers.get(at)?;
                 let state = barrier.state();
                 if let Some(bytes) = arrive.expect_tx {
-                    barrier.expect_tx(warp.words[bytes as usize][lane]);
+                    barrier.expect_tx(warp.words[bytes as usize][lane])?;
                 }
                 let count = arrive.count.map_or(1, |slot| warp.words[slot as usize][lane]);
                 let complete = barrier.arrive(count, arrive.drop)?;

@@ -2,7 +2,7 @@
 
 use super::fault::{Fault, FaultKind, Step};
 
-/// The largest count of an mbarrier: 2^20 - 1.
+/// The largest count of an mbarrier, of arrivals and of transaction bytes: 2^20 - 1.
 const MAX_COUNT: u32 = (1 << 20) - 1;
 
 /// An mbarrier.
@@ -35,8 +35,16 @@ impl Mbarrier {
     }
 
     /// Adds announced bytes.
-    pub fn expect_tx(&mut self, bytes: u32) {
+    pub fn expect_tx(&mut self, bytes: u32) -> Step<()> {
         self.tx += i64::from(bytes);
+        if bytes > MAX_COUNT || self.tx > i64::from(MAX_COUNT) {
+            let message = format!(
+                "the mbarrier 0x{:x} is to expect {bytes} transaction bytes more, {} in all; at most {MAX_COUNT} are possible",
+                self.address, self.tx
+            );
+            return Err(Fault::new(FaultKind::Protocol, message));
+        }
+        Ok(())
     }
 
     /// Bytes have come; returns whether the phase is complete.
@@ -205,7 +213,7 @@ mod tests {
         barriers.init(1024, 1).unwrap();
         let barrier = barriers.get(1024).unwrap();
         assert!(!barrier.complete_tx(64));
-        barrier.expect_tx(64);
+        barrier.expect_tx(64).unwrap();
         assert!(barrier.arrive(1, false).unwrap());
         assert_eq!(barriers.phase(1024), Some(1));
         assert!(barriers.init(1024, 1).is_err());
@@ -217,6 +225,7 @@ mod tests {
         barriers.init(1024, 2).unwrap();
         assert!(barriers.get(1024).unwrap().arrive(3, false).is_err());
         assert!(barriers.get(1032).is_err());
+        assert!(barriers.get(1024).unwrap().expect_tx(MAX_COUNT + 1).is_err());
     }
 
     #[test]
