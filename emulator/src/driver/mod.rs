@@ -18,6 +18,8 @@ mod state;
 mod stream;
 mod unsupported;
 
+pub use state::default_budget;
+
 /// Name and address of every function that this library exports.
 pub fn exports() -> Vec<(&'static str, usize)> {
     [

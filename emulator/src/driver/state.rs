@@ -130,6 +130,11 @@ fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(default)
 }
 
+/// Instructions of warps that a CTA may execute, where no program says otherwise.
+pub fn default_budget() -> u64 {
+    variable("HOPPER_EMULATOR_BUDGET", 20_000_000_000)
+}
+
 impl State {
     fn new() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -140,7 +145,7 @@ impl State {
             checks: AtomicBool::new(checks),
             seed: AtomicU64::new(variable("HOPPER_EMULATOR_SEED", 0)),
             threads: variable("HOPPER_EMULATOR_THREADS", cores as u64).max(1) as usize,
-            budget: AtomicU64::new(variable("HOPPER_EMULATOR_BUDGET", 20_000_000_000)),
+            budget: AtomicU64::new(default_budget()),
         };
         let primaries = (0..settings.devices).map(|_| Primary::default()).collect();
         Self {

@@ -2,7 +2,7 @@
 
 /// Evaluates `text` with `i`.
 pub fn evaluate(text: &str, i: i64) -> Result<i64, String> {
-    let mut parser = Parser { text: text.as_bytes(), at: 0, i };
+    let mut parser = Parser { text: text.as_bytes(), at: 0, depth: 0, i };
     let value = parser.binary(0)?;
     parser.skip_blanks();
     if parser.at < parser.text.len() { Err(format!("`{text}` has something behind its end")) } else { Ok(value) }
@@ -11,8 +11,12 @@ pub fn evaluate(text: &str, i: i64) -> Result<i64, String> {
 struct Parser<'a> {
     text: &'a [u8],
     at: usize,
+    depth: u32,
     i: i64,
 }
+
+/// Signs and parentheses inside each other.
+const MAX_NESTING: u32 = 64;
 
 /// Operators, from the weakest.
 const LEVELS: [&[&str]; 7] = [&["==", "<"], &["|"], &["^"], &["&"], &["<<", ">>"], &["+", "-"], &["*", "/", "%"]];
@@ -63,6 +67,16 @@ impl Parser<'_> {
     }
 
     fn unary(&mut self) -> Result<i64, String> {
+        if self.depth == MAX_NESTING {
+            return Err(format!("an expression has more than {MAX_NESTING} levels of nesting"));
+        }
+        self.depth += 1;
+        let value = self.operand();
+        self.depth -= 1;
+        value
+    }
+
+    fn operand(&mut self) -> Result<i64, String> {
         if self.accept("-") {
             return Ok(self.unary()?.wrapping_neg());
         }
@@ -96,6 +110,7 @@ mod tests {
         assert_eq!(evaluate("(i ^ (i >> 3 & 7)) << 1", 13), Ok((13 ^ 1) << 1));
         assert_eq!(evaluate("-i + 0x10", 1), Ok(15));
         assert_eq!(evaluate("(i % 8 == 3) + (i << 1 < 4)", 11), Ok(1));
+        assert!(evaluate(&"(".repeat(100_000), 0).is_err() && evaluate(&"-".repeat(100_000), 0).is_err());
         assert!(evaluate("1 +", 0).is_err() && evaluate("1 2", 0).is_err() && evaluate("1 / 0", 0).is_err());
     }
 }

@@ -12,7 +12,8 @@
 //! // expect: illegal address                   (the launch must fail, and the report must contain this text; several lines: all of them)
 //! // expect code: 700                          (and with this code)
 //! // expect load: unresolved                   (the module must be refused, with this text in the log)
-//! // budget: 1000000                           (instructions of warps that a CTA may execute)
+//! // budget: 1000000                           (instructions of warps that a CTA may execute; otherwise
+//! //                                           HOPPER_EMULATOR_BUDGET)
 //! // schedules: 8                              (seeds 0 to 7; 1 if left out)
 //! ```
 //!
@@ -27,9 +28,6 @@ pub use spec::Spec;
 
 use link::Session;
 use spec::{Argument, Buffer};
-
-/// Instructions of warps that a CTA may execute where a file says nothing.
-const DEFAULT_BUDGET: u64 = 20_000_000_000;
 
 /// What a run of a file found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +56,6 @@ pub fn check_as(link: &Link, source: &str, spec: &Spec) -> Verdict {
 }
 
 fn check_seeds(link: &Link, source: &str, spec: &Spec) -> Result<(), String> {
-    link.set_budget(spec.budget.unwrap_or(DEFAULT_BUDGET));
     for seed in 0..spec.schedules.max(1) {
         link.set_seed(seed);
         run_once(link, source, spec).map_err(|message| format!("seed {seed}: {message}"))?;
@@ -71,6 +68,7 @@ fn check_seeds(link: &Link, source: &str, spec: &Spec) -> Result<(), String> {
 
 /// Launches once; returns the report of a launch that failed.
 pub fn run_once(link: &Link, source: &str, spec: &Spec) -> Result<(), String> {
+    link.set_budget(spec.budget.unwrap_or_else(crate::driver::default_budget));
     let session = Session::open(link)?;
     let expects_failure = !spec.expected.is_empty() || spec.expected_code.is_some();
     let function = match session.load(source, spec.kernel.as_deref()) {
@@ -112,12 +110,31 @@ pub fn run_once(link: &Link, source: &str, spec: &Spec) -> Result<(), String> {
             }
         }
     }
+    check_arguments(source, spec, &values)?;
     match session.launch(function, spec, &values) {
         Ok(()) if expects_failure => Err("the launch should have failed".to_string()),
         Ok(()) => compare_buffers(&session, spec, &addresses),
         Err((code, report)) if expects_failure => compare_report(spec, &report, Some(code)),
         Err((code, report)) => Err(format!("the launch failed with {code}: {report}")),
     }
+}
+
+/// The driver reads as many bytes as the kernel's parameters have: the file must give them all.
+fn check_arguments(source: &str, spec: &Spec, values: &[Vec<u8>]) -> Result<(), String> {
+    let module = crate::ptx::parse(source).map_err(|error| error.to_string())?;
+    let wanted = |name: &str| spec.kernel.as_deref().is_none_or(|kernel| kernel == name);
+    let Some(kernel) = module.functions.iter().find(|f| f.is_entry && wanted(&f.name)) else { return Ok(()) };
+    if kernel.params.len() != values.len() {
+        let (name, line) = (&kernel.name, kernel.span.line);
+        return Err(format!("line {line}: `{name}` has {} parameters, but {} arguments are given", kernel.params.len(), values.len()));
+    }
+    for (at, (param, value)) in kernel.params.iter().zip(values).enumerate() {
+        if param.size as usize != value.len() {
+            let (name, line) = (&param.name, param.span.line);
+            return Err(format!("line {line}: `{name}` has {} bytes, but argument {at} has {}", param.size, value.len()));
+        }
+    }
+    Ok(())
 }
 
 fn compare_report(spec: &Spec, report: &str, code: Option<u32>) -> Result<(), String> {
@@ -145,4 +162,18 @@ fn compare_buffers(session: &Session<'_>, spec: &Spec, addresses: &[u64]) -> Res
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_must_fit_the_parameters() {
+        let source = ".version 8.3\n.target sm_90a\n.address_size 64\n.entry k(.param .u64 a, .param .u32 b) { ret; }";
+        let given = |sizes: &[usize]| check_arguments(source, &Spec::default(), &sizes.iter().map(|&n| vec![0; n]).collect::<Vec<_>>());
+        assert_eq!(given(&[8, 4]), Ok(()));
+        assert_eq!(given(&[8]).unwrap_err(), "line 4: `k` has 2 parameters, but 1 arguments are given");
+        assert_eq!(given(&[4, 4]).unwrap_err(), "line 4: `a` has 8 bytes, but argument 0 has 4");
+    }
 }

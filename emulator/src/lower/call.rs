@@ -3,6 +3,12 @@
 use super::builder::{Builder, Frame, LexicalScope, Lowered};
 use super::op::{Op, Slot};
 use crate::ptx::ast::{Function, Instruction, Operand};
+use crate::ptx::{MAX_LOCAL_BYTES, MAX_REGISTERS};
+
+/// Calls inside each other: the decoder recurses over them.
+const MAX_CALL_DEPTH: usize = 32;
+/// Instructions, and places to return to, of a kernel with all that it calls.
+const MAX_INSTRUCTIONS: usize = 1 << 20;
 
 impl Builder<'_> {
     /// Inlines a call: parameters are local variables of the caller, `ret` jumps behind the call.
@@ -49,6 +55,9 @@ impl Builder<'_> {
         if function.returns.len() != returns.len() || function.params.len() != arguments.len() {
             return self.error(format!("`{}` takes another number of parameters", function.name));
         }
+        if self.frames.len() > MAX_CALL_DEPTH {
+            return self.error(format!("more than {MAX_CALL_DEPTH} calls inside each other"));
+        }
         let mut scope = LexicalScope::default();
         for (formal, actual) in function.returns.iter().zip(returns).chain(function.params.iter().zip(arguments)) {
             let Some(place) = self.find_place(actual) else { return self.error(format!("`{actual}` is not declared")) };
@@ -66,6 +75,21 @@ impl Builder<'_> {
         self.span = span;
         self.frames.pop();
         self.labels[after] = Some(self.kernel.code.len() as u32);
-        Ok(())
+        self.check_growth(function)
+    }
+
+    /// Calls are inlined each time, so that a short text may become a large kernel.
+    fn check_growth(&self, function: &Function) -> Lowered<()> {
+        let (kernel, name) = (&self.kernel, &function.name);
+        let registers = u64::from(kernel.words) + u64::from(kernel.doubles) + u64::from(kernel.preds);
+        let grown = [
+            (kernel.code.len().max(self.labels.len()) as u64, MAX_INSTRUCTIONS as u64, "instructions and labels"),
+            (registers, 2 * u64::from(MAX_REGISTERS), "registers and constants"),
+            (u64::from(kernel.local_bytes), u64::from(MAX_LOCAL_BYTES), "bytes of local memory a thread"),
+        ];
+        match grown.iter().find(|(found, most, _)| found > most) {
+            Some((_, most, what)) => self.error(format!("with `{name}` inlined, the kernel has more than {most} {what}")),
+            None => Ok(()),
+        }
     }
 }

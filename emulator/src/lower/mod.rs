@@ -22,6 +22,9 @@ use op::{Bank, Op, Reg, Slot};
 /// First byte of shared memory that a program owns; the hardware keeps what lies below.
 pub const SHARED_RESERVED: u32 = 1024;
 
+/// Global and constant variables of a module, bytes: a limit of the emulator.
+const MAX_DATA_BYTES: u64 = 1 << 30;
+
 /// A special register, whose value a warp knows when it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Special {
@@ -165,6 +168,13 @@ fn layout_globals(module: &Module, program: &mut Program) -> Result<(), PtxError
             });
         }
         let offset = (program.data.len() as u64).next_multiple_of(u64::from(variable.align.max(16)));
+        if offset + u64::from(variable.size) > MAX_DATA_BYTES {
+            return Err(PtxError {
+                line: variable.span.line,
+                message: format!("with `{}`, the module's variables have more than {MAX_DATA_BYTES} bytes", variable.name),
+                text: String::new(),
+            });
+        }
         program.data.resize((offset + u64::from(variable.size)) as usize, 0);
         program.globals.push(GlobalSymbol { name: variable.name.clone(), offset, bytes: u64::from(variable.size) });
     }

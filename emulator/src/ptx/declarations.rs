@@ -43,6 +43,9 @@ impl Parser<'_> {
                 Some(".align") => {
                     self.at += 1;
                     align = self.integer()?;
+                    if !align.is_power_of_two() || align > 1 << 16 {
+                        return self.error(format!("the alignment {align} is no power of two up to 65536"));
+                    }
                 }
                 Some(".attribute") => {
                     self.at += 1;
@@ -103,7 +106,7 @@ impl Parser<'_> {
     fn initialiser(&mut self, into: &mut Vec<Init>) -> Parsed<()> {
         if self.accept('{') {
             while !self.accept('}') {
-                self.initialiser(into)?;
+                self.nested(|parser| parser.initialiser(into))?;
                 self.accept(',');
             }
             return Ok(());

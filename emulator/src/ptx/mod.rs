@@ -6,7 +6,7 @@ mod lexer;
 mod parser;
 mod types;
 
-pub use parser::parse;
+pub use parser::{MAX_LOCAL_BYTES, MAX_REGISTERS, parse};
 pub use types::Type;
 
 use std::fmt;

@@ -4,16 +4,37 @@ use super::ast::*;
 use super::lexer::{Token, tokenize};
 use super::{PtxError, Span, Type};
 
+/// Registers that a function may declare. A warp of the emulator keeps 32 values of each.
+pub const MAX_REGISTERS: u32 = 1 << 16;
+/// Local memory of a thread, bytes (CUDA C++ programming guide, "Compute Capabilities").
+pub const MAX_LOCAL_BYTES: u32 = 512 * 1024;
+/// Parameters of a kernel, bytes (PTX ISA, ".param").
+const MAX_PARAMETER_BYTES: u32 = 32764;
+/// Shared memory of a CTA, bytes.
+const MAX_SHARED_BYTES: u32 = 227 * 1024;
+/// Blocks, vectors and initial values inside each other: parser and decoder recurse over them.
+const MAX_NESTING: u32 = 64;
+
 /// Parses the text of a module.
 pub fn parse(source: &str) -> Result<Module, PtxError> {
     let tokens = tokenize(source)?;
-    Parser { source, tokens, at: 0 }.module()
+    Parser { source, tokens, at: 0, depth: 0, declared: Declared::default() }.module()
 }
 
 pub(super) struct Parser<'a> {
     source: &'a str,
     tokens: Vec<(Token<'a>, Span)>,
     pub(super) at: usize,
+    depth: u32,
+    declared: Declared,
+}
+
+/// What a function has declared so far: registers, and bytes with the gaps of alignment counted at their largest.
+#[derive(Default)]
+struct Declared {
+    registers: u64,
+    local: u64,
+    shared: u64,
 }
 
 pub(super) type Parsed<T> = Result<T, PtxError>;
@@ -88,6 +109,34 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Parses something that may hold its like, to a limited depth.
+    pub(super) fn nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+        if self.depth == MAX_NESTING {
+            return self.error(format!("more than {MAX_NESTING} levels of nesting"));
+        }
+        self.depth += 1;
+        let parsed = parse(self);
+        self.depth -= 1;
+        parsed
+    }
+
+    fn limit(&self, what: &str, found: u64, most: u32) -> Parsed<()> {
+        if found <= u64::from(most) { Ok(()) } else { self.error(format!("{found} {what}; at most {most} are possible")) }
+    }
+
+    fn count_memory(&mut self, variables: &[Variable]) -> Parsed<()> {
+        for variable in variables {
+            let bytes = u64::from(variable.size).next_multiple_of(u64::from(variable.align.max(1)));
+            match variable.space {
+                Space::Local | Space::Param => self.declared.local += bytes,
+                Space::Shared => self.declared.shared += bytes,
+                Space::Global | Space::Const => {}
+            }
+        }
+        self.limit("bytes of local memory a thread", self.declared.local, MAX_LOCAL_BYTES)?;
+        self.limit("bytes of shared memory", self.declared.shared, MAX_SHARED_BYTES)
+    }
+
     fn module(mut self) -> Parsed<Module> {
         let mut module = Module::default();
         while self.peek().is_some() {
@@ -123,7 +172,11 @@ impl<'a> Parser<'a> {
                 Some(".file" | ".loc" | ".alias" | ".pragma") => self.skip_line_directive()?,
                 Some(".section") => self.skip_section()?,
                 Some(".entry" | ".func") => module.functions.push(self.function()?),
-                Some(".global" | ".const" | ".shared") => self.variables(linkage.external, &mut module.variables)?,
+                Some(".global" | ".const" | ".shared") => {
+                    let known = module.variables.len();
+                    self.variables(linkage.external, &mut module.variables)?;
+                    self.count_memory(&module.variables[known..])?;
+                }
                 Some(".callprototype") => return self.error("indirect calls are not supported"),
                 _ => return self.error("a module-scope directive that this emulator does not know"),
             }
@@ -157,6 +210,7 @@ impl<'a> Parser<'a> {
 
     fn function(&mut self) -> Parsed<Function> {
         let span = self.span();
+        self.declared = Declared::default();
         let mut function = Function { is_entry: self.word()? == ".entry", span, ..Function::default() };
         if self.peek() == Some(&Token::Punct('(')) {
             function.returns = self.parameters()?;
@@ -164,6 +218,8 @@ impl<'a> Parser<'a> {
         function.name = self.word()?.to_string();
         if self.peek() == Some(&Token::Punct('(')) {
             function.params = self.parameters()?;
+            let bytes = function.params.iter().map(|param| u64::from(param.size).next_multiple_of(u64::from(param.align.max(1)))).sum();
+            self.limit("bytes of parameters", bytes, MAX_PARAMETER_BYTES)?;
         }
         loop {
             match self.peek() {
@@ -185,6 +241,10 @@ impl<'a> Parser<'a> {
                     if let Some(&Token::Text(_)) = self.peek() {
                         self.at += 1;
                     }
+                    if matches!(word, ".maxntid" | ".reqntid") {
+                        let threads = values.iter().fold(1u32, |product, &value| product.saturating_mul(value));
+                        self.limit("threads of a CTA", threads.into(), 1024)?;
+                    }
                     function.directives.push((word.to_string(), values));
                 }
                 _ => return self.error("a function needs a body or a semicolon"),
@@ -203,13 +263,14 @@ impl<'a> Parser<'a> {
 
     fn statement(&mut self, into: &mut Vec<Statement>) -> Parsed<()> {
         match self.peek() {
-            Some(&Token::Punct('{')) => into.push(Statement::Block(self.block()?)),
+            Some(&Token::Punct('{')) => into.push(Statement::Block(self.nested(Self::block)?)),
             Some(&Token::Punct(';')) => self.at += 1,
             Some(&Token::Punct('@')) => into.push(self.instruction()?),
             Some(&Token::Word(".reg")) => self.registers(into)?,
             Some(&Token::Word(".shared" | ".local" | ".param" | ".global" | ".const")) => {
                 let mut variables = Vec::new();
                 self.variables(false, &mut variables)?;
+                self.count_memory(&variables)?;
                 into.extend(variables.into_iter().map(Statement::Variable));
             }
             Some(&Token::Word(".loc" | ".file")) => self.skip_line_directive()?,
@@ -250,6 +311,8 @@ impl<'a> Parser<'a> {
                 count = Some(self.integer()?);
                 self.expect('>')?;
             }
+            self.declared.registers += u64::from(count.unwrap_or(1));
+            self.limit("registers", self.declared.registers, MAX_REGISTERS)?;
             names.push(RegisterName { name, count });
             if !self.accept(',') {
                 break;
@@ -280,9 +343,9 @@ impl<'a> Parser<'a> {
     }
 
     pub(super) fn operand(&mut self) -> Parsed<Operand> {
-        let first = self.simple_operand()?;
+        let first = self.nested(Self::simple_operand)?;
         if self.accept('|') {
-            let second = self.simple_operand()?;
+            let second = self.nested(Self::simple_operand)?;
             return Ok(Operand::Pair(Box::new(first), Box::new(second)));
         }
         Ok(first)
@@ -345,7 +408,7 @@ impl<'a> Parser<'a> {
     }
 
     fn address(&mut self) -> Parsed<Operand> {
-        let base = match self.simple_operand()? {
+        let base = match self.nested(Self::simple_operand)? {
             Operand::NameOffset(name, offset) => (Operand::Name(name), offset),
             other => (other, 0),
         };

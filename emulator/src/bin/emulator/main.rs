@@ -72,9 +72,9 @@ fn run(command: Command) -> Result<(), String> {
             let started = Instant::now();
             if let Some(seed) = seed {
                 link.set_seed(seed);
-                run_once(&link, &source, &spec)?;
+                run_once(&link, &source, &spec).map_err(|message| format!("{}: {message}", file.display()))?;
             } else if let Verdict::Differs(message) = check_as(&link, &source, &spec) {
-                return Err(message);
+                return Err(format!("{}: {message}", file.display()));
             }
             println!("{}: as expected, {:.3} s", file.display(), started.elapsed().as_secs_f64());
             Ok(())
