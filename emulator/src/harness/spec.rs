@@ -193,7 +193,15 @@ pub fn parse_argument(text: &str) -> Result<Argument, String> {
         }
         "map" => parse_map(rest).map(Argument::Map),
         "f32" => Ok(Argument::Scalar(number::<f32>(rest.trim())?.to_le_bytes().to_vec())),
-        ty => Ok(Argument::Scalar(Element::parse(ty)?.encode(evaluate(rest, 0)?))),
+        ty => {
+            let (ty, value) = (Element::parse(ty)?, evaluate(rest, 0)?);
+            let bits = 8 * ty.bytes() as u32;
+            let is_integer = matches!(ty, Element::U8 | Element::U16 | Element::U32);
+            if is_integer && !(-(1i64 << (bits - 1))..1i64 << bits).contains(&value) {
+                return Err(format!("`{text}`: {value} does not fit into {bits} bits"));
+            }
+            Ok(Argument::Scalar(ty.encode(value)))
+        }
     }
 }
 
@@ -258,7 +266,11 @@ impl Spec {
             let [key, value] = pair else { return Err("launch: words come in pairs".to_string()) };
             let shape = || -> Result<[u32; 3], String> {
                 let mut shape = [1; 3];
-                for (to, from) in shape.iter_mut().zip(numbers::<u32>(value)?) {
+                let given = numbers::<u32>(value)?;
+                if given.len() > 3 {
+                    return Err(format!("launch: `{value}` has more than three axes"));
+                }
+                for (to, from) in shape.iter_mut().zip(given) {
                     *to = from;
                 }
                 Ok(shape)
@@ -292,5 +304,7 @@ mod tests {
         assert!(matches!(&spec.arguments[3], Argument::Map(map) if map.swizzle == 3));
         assert_eq!(spec.expected, ["race"]);
         assert!(Spec::parse("// arg: in u32[2]").is_err());
+        assert!(Spec::parse("// arg: u32 4294967296").is_err() && Spec::parse("// arg: u32 4294967295").is_ok());
+        assert!(Spec::parse("// launch: grid 1,1,1,1 block 32").is_err());
     }
 }
