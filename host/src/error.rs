@@ -6,7 +6,7 @@ use hopper_attention_driver::{CUresult, Driver, LoadError};
 
 /// Why attention was not computed. Nothing was launched, unless the variant says otherwise.
 ///
-/// [`Error::Invalid`] and [`Error::Unsupported`] stay as they are, so that what wraps this library can return them, too.
+/// [`Error::Invalid`], [`Error::Unsupported`] and [`Error::Driver`] stay as they are, so that what wraps this library can return them, too.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -97,7 +97,6 @@ pub enum Error {
     /// Another call of the driver failed. Its error may stem from earlier work of the context. `cuStreamSynchronize` is called behind a
     /// launch.
     #[error("{call} failed: {code}")]
-    #[non_exhaustive]
     Driver {
         /// The driver's function.
         call: &'static str,
