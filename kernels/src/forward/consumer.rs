@@ -84,10 +84,10 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// By the whole warpgroup, converged; the producers walk the same tiles.
     #[inline(always)]
     pub(super) unsafe fn run(&mut self) {
-        // SAFETY: scope: the whole warpgroup, as promised. The loops branch on what all its threads agree on. Where lanes may part, in the waits
-        // for an mbarrier and in lane 0's arrivals, ptxas lets them meet again at once, as every kernel with an aligned instruction behind such
-        // a wait relies on; what the memory model asks of a warp is said by warp::sync. Protocol: tiles are asked for until there is none, and the arrival makes
-        // the one turn that goes round (take_turn).
+        // SAFETY: scope: the whole warpgroup, as promised. The loops branch on what all its threads agree on. Where lanes may part, in the
+        // waits for an mbarrier and in lane 0's arrivals, ptxas lets them meet again at once, as every kernel with an aligned instruction
+        // behind such a wait relies on; what the memory model asks of a warp is said by warp::sync. Protocol: tiles are asked for until
+        // there is none, and the arrival makes the one turn that goes round (take_turn).
         unsafe {
             if self.warpgroup_idx == 0 {
                 // The first turn is warpgroup 0's.

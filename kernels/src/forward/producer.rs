@@ -10,7 +10,7 @@
 //! }
 //! ```
 //!
-//! With one Q stage the first K tiles go before Q: the previous tile's O is still leaving Q's place, while K's stages are free already.
+//! With one Q stage the first two K tiles go before Q: the previous tile's O is still leaving Q's place, while K's stages are free already.
 
 use super::tiles::{TileReader, TileWriter};
 use super::{Cta, Kernel};
