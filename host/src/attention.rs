@@ -7,7 +7,7 @@ use cust::stream::Stream;
 
 use crate::error::{check, driver};
 use crate::plan::{CombinePlan, Plan};
-use crate::{Element, Error, Tensor, TensorView, TensorViewMut, raw, tensor};
+use crate::{Element, Error, Tensor, TensorView, TensorViewMut, memory, raw, tensor};
 
 /// What to compute: `O = softmax(softmax_scale * Q K^T + mask) V`, with the options set one by one.
 ///
@@ -198,7 +198,7 @@ impl<T: Element> Output<T> {
         // SAFETY: the parts are borrowed until the end of this function, which waits for the work, and the addresses are checked to be of this
         // context.
         unsafe {
-            raw::combine_checked(&raw_parts, o.view_mut().as_raw(), raw_lse(&lse), null_stream)?;
+            raw::combine_after(&raw_parts, o.view_mut().as_raw(), Some(raw_lse(&lse)), null_stream, memory::check_combine)?;
             check("cuStreamSynchronize", driver()?.cuStreamSynchronize(null_stream))?;
         }
         Ok(Self { o, lse })

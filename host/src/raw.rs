@@ -229,27 +229,28 @@ pub unsafe fn forward(
 ///
 /// As [`forward`], with the parts as inputs.
 pub unsafe fn combine(parts: &[Part], o: &Tensor4, lse: Option<Lse>, stream: CUstream) -> Result<(), Error> {
-    let Some(mut plan) = CombinePlan::new(parts, o, lse)? else {
-        return Ok(());
-    };
-    let context = Context::current()?;
-    // SAFETY: the plan was made from the caller's tensors, for which the caller answers.
-    unsafe { launch::combine(&context, &mut plan, stream) }
+    // SAFETY: passed on to the caller.
+    unsafe { combine_after(parts, o, lse, stream, |_, _| Ok(())) }
 }
 
-/// [`combine`], after the driver was asked of every address.
+/// [`combine`], once `check` has passed the plan.
 ///
 /// # Safety
 ///
 /// As [`combine`].
-#[cfg(feature = "cust")]
-pub(crate) unsafe fn combine_checked(parts: &[Part], o: &Tensor4, lse: Lse, stream: CUstream) -> Result<(), Error> {
-    let Some(mut plan) = CombinePlan::new(parts, o, Some(lse))? else {
+pub(crate) unsafe fn combine_after(
+    parts: &[Part],
+    o: &Tensor4,
+    lse: Option<Lse>,
+    stream: CUstream,
+    check: impl FnOnce(&Context, &CombinePlan) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let Some(mut plan) = CombinePlan::new(parts, o, lse)? else {
         return Ok(());
     };
     let context = Context::current()?;
-    memory::check_combine(&context, &plan)?;
-    // SAFETY: passed on to the caller.
+    check(&context, &plan)?;
+    // SAFETY: the plan was made from the caller's tensors, for which the caller answers.
     unsafe { launch::combine(&context, &mut plan, stream) }
 }
 

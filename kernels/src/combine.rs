@@ -8,14 +8,11 @@
 //! overflow nor all vanish. A part that saw no key (LSE_i = -inf) has weight 0, and what its O_i holds, NaN included, reaches nothing; where no
 //! part saw a key, O = 0 and LSE = -inf.
 
-use crate::config::{COMBINE_THREADS, DType};
+use crate::config::{COMBINE_COLUMNS, COMBINE_THREADS, DType};
 use crate::params::{CombineParams, Part, TensorAddress};
 use crate::ptx::{convert, math, memory, register};
 use core::f32::consts::{LN_2, LOG2_E};
 use core::mem::{offset_of, size_of};
-
-/// Columns of a thread.
-const COLUMNS: u32 = 8;
 
 /// The whole kernel.
 ///
@@ -44,7 +41,7 @@ unsafe fn combine_item(dtype: DType, params: &CombineParams, parts: u64, item: u
     let (batch_idx, head_idx) = params.num_heads.div_rem(head);
     let address = |tensor: &TensorAddress| {
         let row = batch_idx as u64 * tensor.batch_stride + seq_idx as u64 * tensor.row_stride + head_idx as u64 * tensor.head_stride;
-        tensor.address + row + (chunk * COLUMNS * DType::BYTES) as u64
+        tensor.address + row + (chunk * COMBINE_COLUMNS * DType::BYTES) as u64
     };
     // SAFETY: address: every part has an LSE for each row, and 8 columns where the output has them. No other thread has this item, and the
     // parts are only read.
@@ -60,7 +57,7 @@ unsafe fn combine_item(dtype: DType, params: &CombineParams, parts: u64, item: u
         }
         let reference = if largest == f32::NEG_INFINITY { 0.0 } else { largest };
         let mut sum = 0.0;
-        let mut o = [0.0; COLUMNS as usize];
+        let mut o = [0.0; COMBINE_COLUMNS as usize];
         for i in 0..params.count {
             let weight = math::exp2((lse(i) - reference) * LOG2_E);
             // Not so for NaN.
@@ -77,13 +74,13 @@ unsafe fn combine_item(dtype: DType, params: &CombineParams, parts: u64, item: u
                 head_stride: field(offset_of!(TensorAddress, head_stride)),
             }));
             for j in 0..values.len() {
-                let [low, high] = unpack_pair(dtype, values[j]);
+                let [low, high] = convert::unpack(dtype, values[j]);
                 o[2 * j] = math::fma(weight, low, o[2 * j]);
                 o[2 * j + 1] = math::fma(weight, high, o[2 * j + 1]);
             }
         }
         let inverse = if sum == 0.0 { 0.0 } else { math::reciprocal(sum) };
-        let mut packed = [0; COLUMNS as usize / 2];
+        let mut packed = [0; COMBINE_COLUMNS as usize / 2];
         for j in 0..packed.len() {
             packed[j] = convert::pack(dtype, o[2 * j] * inverse, o[2 * j + 1] * inverse);
         }
@@ -92,14 +89,5 @@ unsafe fn combine_item(dtype: DType, params: &CombineParams, parts: u64, item: u
             // Where no part saw a key: 0 + log2 0 = -inf.
             memory::store_global_f32(params.lse + 4 * row as u64, reference + math::log2(sum) * LN_2);
         }
-    }
-}
-
-/// Two elements of a register as f32, the lower half first.
-#[inline(always)]
-fn unpack_pair(dtype: DType, packed: u32) -> [f32; 2] {
-    match dtype {
-        DType::F16 => convert::unpack_f16(packed),
-        DType::Bf16 => convert::unpack_bf16(packed),
     }
 }

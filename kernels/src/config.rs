@@ -40,6 +40,8 @@ pub const MAX_SMEM_BYTES: u32 = 227 * 1024;
 
 /// Parts that one launch of the kernel that combines can take.
 pub const MAX_PARTS: usize = 64;
+/// Columns that a thread of that kernel merges: 16 bytes.
+pub const COMBINE_COLUMNS: u32 = 8;
 /// Threads of a CTA of that kernel.
 pub const COMBINE_THREADS: u32 = 256;
 

@@ -1,6 +1,6 @@
 //! From parts and an output to a launch of the kernel that combines.
 
-use hopper_attention_kernels::config::{COMBINE_THREADS, MAX_PARTS};
+use hopper_attention_kernels::config::{COMBINE_COLUMNS, COMBINE_THREADS, MAX_PARTS};
 use hopper_attention_kernels::fast_divide::FastDivisor;
 use hopper_attention_kernels::params::{CombineParams, Part, TensorAddress};
 
@@ -9,9 +9,6 @@ use super::region::Region;
 use super::{kernel_config, lse_region};
 use crate::raw::{self, Lse, Tensor4};
 use crate::{DType, Dim, Error};
-
-/// Columns that a thread merges.
-const CHUNK_COLUMNS: usize = 8;
 
 /// A launch of a kernel that combines, but for the device and the stream.
 #[derive(Debug)]
@@ -31,12 +28,14 @@ impl CombinePlan {
         if o.layout.is_empty() {
             return Ok(None);
         }
-        let items = [seqlen, heads, head_dim / CHUNK_COLUMNS].into_iter().try_fold(batch as u64, |n, extent| n.checked_mul(extent as u64));
+        let items = [seqlen, heads, head_dim / COMBINE_COLUMNS as usize]
+            .into_iter()
+            .try_fold(batch as u64, |n, extent| n.checked_mul(extent as u64));
         let Some(items) = items.filter(|&items| items <= u64::from(FastDivisor::MAX)) else {
             let value = format!("{:?}", o.layout.shape);
             return Err(Error::unsupported("o.shape", value, format!("at most {} pieces of 8 elements", FastDivisor::MAX)));
         };
-        let rows = items / (head_dim / CHUNK_COLUMNS) as u64;
+        let rows = items / (head_dim / COMBINE_COLUMNS as usize) as u64;
         let output = describe("o", o, 1, Role::Output)?;
         let lse = lse.map(|lse| lse_region("lse", lse, rows)).transpose()?;
         let mut described = Vec::with_capacity(parts.len());
@@ -53,7 +52,7 @@ impl CombinePlan {
             lse: lse.map_or(0, |lse| lse.bytes().start),
             count: parts.len() as u32,
             items: items as u32,
-            chunks: divisor(head_dim / CHUNK_COLUMNS),
+            chunks: divisor(head_dim / COMBINE_COLUMNS as usize),
             seqlen: divisor(seqlen),
             num_heads: divisor(heads),
             reserved: 0,

@@ -44,6 +44,15 @@ pub fn pack(dtype: DType, low: f32, high: f32) -> u32 {
     }
 }
 
+/// Two elements as f32, the lower half first.
+#[inline(always)]
+pub fn unpack(dtype: DType, packed: u32) -> [f32; 2] {
+    match dtype {
+        DType::F16 => unpack_f16(packed),
+        DType::Bf16 => unpack_bf16(packed),
+    }
+}
+
 /// Two f16 as f32, the lower half first.
 ///
 /// # PTX
