@@ -127,6 +127,26 @@ const fn tile(head_dim: u32, causal: bool, tile_m: u32, tile_n: u32, q_stages: u
     TileConfig { head_dim, causal, tile_m, tile_n, q_stages, dynamic: causal }
 }
 
+const fn general(head_dim: u32, tile_m: u32, tile_n: u32, q_stages: u32) -> TileConfig {
+    TileConfig { head_dim, causal: false, tile_m, tile_n, q_stages, dynamic: true }
+}
+
+/// What a general kernel makes of a score before the softmax.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScoreFunction {
+    /// Nothing.
+    Identity,
+    /// `softcap * tanh(score / softcap)`.
+    SoftCap,
+    /// `score - slope * |i + seqlen_k - seqlen_q - j|`, a slope a head (ALiBi, arXiv 2108.12409).
+    Alibi,
+}
+
+impl ScoreFunction {
+    /// All of them, in the order of the kernels' table.
+    pub const ALL: [Self; 3] = [Self::Identity, Self::SoftCap, Self::Alibi];
+}
+
 /// Every forward kernel's shape, by head_dim, full before causal.
 pub const FORWARD: [TileConfig; 10] = [
     // Bound by exponentials: a third math warpgroup hides them.
@@ -146,13 +166,34 @@ pub const FORWARD: [TileConfig; 10] = [
     tile(256, true, 128, 64, 1),
 ];
 
+/// The general kernels' shapes, by head_dim: masks of any window, ragged sequences, a score function. Tiles differ in length.
+pub const GENERAL: [TileConfig; 5] =
+    [general(64, 192, 112, 2), general(96, 192, 96, 2), general(128, 128, 128, 2), general(192, 128, 80, 1), general(256, 128, 64, 1)];
+
 const _: () = {
     let mut i = 0;
     while i < FORWARD.len() {
         FORWARD[i].check();
         i += 1;
     }
+    let mut i = 0;
+    while i < GENERAL.len() {
+        GENERAL[i].check();
+        i += 1;
+    }
 };
+
+/// The general kernels' shape that serves `head_dim` (1 to 256).
+pub const fn general_config(head_dim: u32) -> Option<TileConfig> {
+    let mut i = 0;
+    while i < GENERAL.len() {
+        if GENERAL[i].head_dim >= head_dim {
+            return Some(GENERAL[i]);
+        }
+        i += 1;
+    }
+    None
+}
 
 /// The shape that serves `head_dim` (1 to 256): the smallest native size that holds it.
 pub const fn forward_config(head_dim: u32, causal: bool) -> Option<TileConfig> {

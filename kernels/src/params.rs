@@ -57,6 +57,57 @@ pub struct ForwardParams {
     pub v_steps: CoordinateSteps,
 }
 
+/// What the general kernels take besides [`ForwardParams`]: lengths of single sequences, a window, numbers a head.
+///
+/// The sequences of Q and O are *ragged* if `q` has an address, those of K and V if `k` has. A ragged tensor is `[rows, heads]` with the
+/// sequences somewhere in it, and its map says (see [`crate::ragged`]) where one of them ends: dimensions `[head_dim, rows, heads, total rows + 1]`.
+/// `seqlen_q` and `seqlen_k` of [`ForwardParams`] then are what no sequence exceeds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FeatureParams {
+    /// Queries of each batch entry.
+    pub q: Lengths,
+    /// Keys of each batch entry.
+    pub k: Lengths,
+    /// Device address of a logit a head that joins each row's sum, f32 `[num_heads]`, in natural units, not scaled; 0 for none.
+    pub sinks: u64,
+    /// Device address of the slopes of ALiBi, f32 `[num_heads]`; read by the kernels compiled for it.
+    pub alibi_slopes: u64,
+    /// Rows from one batch entry's first to the next one's in Q, K, V and O, where they are ragged without being packed.
+    pub batch_rows: [u32; 4],
+    /// Batch entries.
+    pub batch: u32,
+    /// Query `i` sees key `j` only if `i + seqlen_k - seqlen_q - j <= window_left`: at most [`MAX_SEQLEN`], which hides none.
+    pub window_left: u32,
+    /// Query `i` sees key `j` only if `j - (i + seqlen_k - seqlen_q) <= window_right`: at most [`MAX_SEQLEN`], which hides none.
+    pub window_right: u32,
+    /// Factor of Q K^T before the score function, whose result [`ForwardParams::softmax_scale_log2`] multiplies.
+    pub score_scale: f32,
+}
+
+/// How long the sequences of a batch are, and where they begin.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lengths {
+    /// Device address of the row at which each sequence begins in a packed tensor, and at which the last one ends: i32 `[batch + 1]`, ascending.
+    /// 0 if each batch entry has rows of its own.
+    pub cu_seqlens: u64,
+    /// Device address of how many of a sequence's rows count, i32 `[batch]`; 0 for all.
+    pub seqused: u64,
+    /// What the second dimension of the map holds: all rows of a packed tensor, otherwise those of a batch entry.
+    pub rows: u32,
+    /// Fills the struct up to its alignment.
+    pub reserved: u32,
+}
+
+impl Lengths {
+    /// Whether the map is a ragged one.
+    #[inline(always)]
+    pub const fn is_ragged(&self) -> bool {
+        self.cu_seqlens != 0 || self.seqused != 0
+    }
+}
+
 /// A tensor `[batch, seqlen, num_heads, head_dim]` that is read or written by ordinary instructions; strides in bytes, multiples of 16.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
