@@ -14,8 +14,8 @@
 //!
 //! With `d = i + seqlen_k - seqlen_q`, key j is visible to query i iff `d - window_left <= j <= d + window_right`; causal is a right bound
 //! of 0, and there need be no bound. A query that sees no key, or whose visible logits are all -inf, has O = 0 and lse = sink, which is
-//! -inf if there is none. A visible logit that is NaN or +inf, or such a sink, makes that row's O and lse NaN. With grouped heads, query head h
-//! reads key head `h / (num_heads / num_heads_k)`.
+//! -inf if there is none. A visible logit that is NaN or +inf, or such a sink, makes that row's O and lse NaN. With grouped heads, query
+//! head h reads key head `h / (num_heads / num_heads_k)`.
 //!
 //! ```
 //! use half::bf16;
