@@ -60,6 +60,8 @@ pub struct TileConfig {
     pub q_stages: u32,
     /// Whether CTAs draw tiles from a counter, if the launch has one: pays where tiles differ in length.
     pub dynamic: bool,
+    /// Whether any window, ragged sequences, a score function and sinks are compiled in (`FeatureParams`).
+    pub general: bool,
 }
 
 impl TileConfig {
@@ -95,12 +97,14 @@ impl TileConfig {
 
     /// Registers of a producer thread and of a math thread, after `setmaxnreg`. A warpgroup each, they add up to no more than a CTA is
     /// launched with (64 Ki by the threads, in steps of 8 a thread: 3 x 168 or 4 x 128), or the math threads would wait for ever. Drawing
-    /// tiles takes a producer more.
+    /// tiles takes a producer more, and finding their sequences more still.
     pub const fn registers(&self) -> (u32, u32) {
-        match (self.math_warpgroups(), self.dynamic) {
-            (2, false) => (24, 240),
-            (2, true) => (40, 232),
-            _ => (32, 160),
+        match (self.math_warpgroups(), self.dynamic, self.general) {
+            (2, false, _) => (24, 240),
+            (2, true, false) => (40, 232),
+            (2, true, true) => (56, 224),
+            (_, _, false) => (32, 160),
+            (_, _, true) => (56, 152),
         }
     }
 
@@ -124,11 +128,11 @@ impl TileConfig {
 }
 
 const fn tile(head_dim: u32, causal: bool, tile_m: u32, tile_n: u32, q_stages: u32) -> TileConfig {
-    TileConfig { head_dim, causal, tile_m, tile_n, q_stages, dynamic: causal }
+    TileConfig { head_dim, causal, tile_m, tile_n, q_stages, dynamic: causal, general: false }
 }
 
 const fn general(head_dim: u32, tile_m: u32, tile_n: u32, q_stages: u32) -> TileConfig {
-    TileConfig { head_dim, causal: false, tile_m, tile_n, q_stages, dynamic: true }
+    TileConfig { head_dim, causal: false, tile_m, tile_n, q_stages, dynamic: true, general: true }
 }
 
 /// What a general kernel makes of a score before the softmax.

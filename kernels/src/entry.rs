@@ -1,9 +1,9 @@
 //! The kernels' entries, one for each shape and element type, and what only an entry's own body can say.
 
 use crate::combine::combine;
-use crate::config::{COMBINE_THREADS, DType, TileConfig, forward_config};
-use crate::forward::{Kernel, TensorMaps, forward};
-use crate::params::{CombineParams, ForwardParams, TensorMap};
+use crate::config::{COMBINE_THREADS, DType, TileConfig, forward_config, general_config};
+use crate::forward::{Kernel, TensorMaps, forward, score};
+use crate::params::{CombineParams, FeatureParams, ForwardParams, TensorMap};
 use core::arch::asm;
 
 /// The generic address of the entry's parameter number `$index`, which stays in constant memory: a reference would copy it to local memory.
@@ -31,6 +31,7 @@ macro_rules! forward_kernels {
                 const DTYPE: DType = DType::$dtype;
                 type Scores = [u32; $scores];
                 type Output = [u32; $output];
+                type Score = score::Identity;
             }
             const TILE: TileConfig = Entry::TILE;
             // The maps are used by address only.
@@ -45,7 +46,43 @@ macro_rules! forward_kernels {
                     v: parameter_address!($entry, 2),
                     o: parameter_address!($entry, 3),
                 };
-                forward::<Entry, { TILE.q_stages }, { TILE.registers().0 }, { TILE.registers().1 }>(maps, &params);
+                forward::<Entry, { TILE.q_stages }, { TILE.registers().0 }, { TILE.registers().1 }>(maps, &params, &FeatureParams::NONE);
+            }
+        }
+    )* };
+}
+
+macro_rules! general_kernels {
+    ($($entry:ident: $head_dim:literal, $dtype:ident, $score:ident, $scores:literal, $output:literal;)*) => { $(
+        #[doc = concat!("General forward, head_dim up to ", $head_dim, ", elements ", stringify!($dtype), ", score function ", stringify!($score), ".")]
+        ///
+        /// # Safety
+        /// As [`crate::forward::forward`].
+        #[unsafe(no_mangle)]
+        #[cfg_attr(feature = "nvvm", nvvm_internal::kernel)]
+        pub unsafe extern "ptx-kernel" fn $entry(
+            q: TensorMap, k: TensorMap, v: TensorMap, o: TensorMap, params: ForwardParams, features: FeatureParams,
+        ) {
+            struct Entry;
+            impl Kernel for Entry {
+                const TILE: TileConfig = general_shape($head_dim);
+                const DTYPE: DType = DType::$dtype;
+                type Scores = [u32; $scores];
+                type Output = [u32; $output];
+                type Score = score::$score;
+            }
+            const TILE: TileConfig = Entry::TILE;
+            let _ = (q, k, v, o);
+            // SAFETY: as in the plain kernels.
+            unsafe {
+                asm!("// launch_bounds {threads}", threads = const TILE.threads(), options(nomem, nostack));
+                let maps = TensorMaps {
+                    q: parameter_address!($entry, 0),
+                    k: parameter_address!($entry, 1),
+                    v: parameter_address!($entry, 2),
+                    o: parameter_address!($entry, 3),
+                };
+                forward::<Entry, { TILE.q_stages }, { TILE.registers().0 }, { TILE.registers().1 }>(maps, &params, &features);
             }
         }
     )* };
@@ -82,6 +119,14 @@ const fn shape(head_dim: u32, causal: bool) -> TileConfig {
     }
 }
 
+#[inline]
+const fn general_shape(head_dim: u32) -> TileConfig {
+    match general_config(head_dim) {
+        Some(config) if config.head_dim == head_dim => config,
+        _ => panic!("no such shape in the table"),
+    }
+}
+
 // Registers of S (tile_n / 2) and O (head_dim / 2): `Kernel::CONSISTENT` holds them to the table.
 forward_kernels! {
     flash_fwd_hdim64_f16_sm90: 64, false, F16, 64, 32;
@@ -104,4 +149,37 @@ forward_kernels! {
     flash_fwd_hdim256_f16_causal_sm90: 256, true, F16, 32, 128;
     flash_fwd_hdim256_bf16_sm90: 256, false, Bf16, 32, 128;
     flash_fwd_hdim256_bf16_causal_sm90: 256, true, Bf16, 32, 128;
+}
+
+general_kernels! {
+    flash_fwd_hdim64_f16_general_sm90: 64, F16, Identity, 56, 32;
+    flash_fwd_hdim64_f16_general_softcap_sm90: 64, F16, SoftCap, 56, 32;
+    flash_fwd_hdim64_f16_general_alibi_sm90: 64, F16, Alibi, 56, 32;
+    flash_fwd_hdim64_bf16_general_sm90: 64, Bf16, Identity, 56, 32;
+    flash_fwd_hdim64_bf16_general_softcap_sm90: 64, Bf16, SoftCap, 56, 32;
+    flash_fwd_hdim64_bf16_general_alibi_sm90: 64, Bf16, Alibi, 56, 32;
+    flash_fwd_hdim96_f16_general_sm90: 96, F16, Identity, 48, 48;
+    flash_fwd_hdim96_f16_general_softcap_sm90: 96, F16, SoftCap, 48, 48;
+    flash_fwd_hdim96_f16_general_alibi_sm90: 96, F16, Alibi, 48, 48;
+    flash_fwd_hdim96_bf16_general_sm90: 96, Bf16, Identity, 48, 48;
+    flash_fwd_hdim96_bf16_general_softcap_sm90: 96, Bf16, SoftCap, 48, 48;
+    flash_fwd_hdim96_bf16_general_alibi_sm90: 96, Bf16, Alibi, 48, 48;
+    flash_fwd_hdim128_f16_general_sm90: 128, F16, Identity, 64, 64;
+    flash_fwd_hdim128_f16_general_softcap_sm90: 128, F16, SoftCap, 64, 64;
+    flash_fwd_hdim128_f16_general_alibi_sm90: 128, F16, Alibi, 64, 64;
+    flash_fwd_hdim128_bf16_general_sm90: 128, Bf16, Identity, 64, 64;
+    flash_fwd_hdim128_bf16_general_softcap_sm90: 128, Bf16, SoftCap, 64, 64;
+    flash_fwd_hdim128_bf16_general_alibi_sm90: 128, Bf16, Alibi, 64, 64;
+    flash_fwd_hdim192_f16_general_sm90: 192, F16, Identity, 40, 96;
+    flash_fwd_hdim192_f16_general_softcap_sm90: 192, F16, SoftCap, 40, 96;
+    flash_fwd_hdim192_f16_general_alibi_sm90: 192, F16, Alibi, 40, 96;
+    flash_fwd_hdim192_bf16_general_sm90: 192, Bf16, Identity, 40, 96;
+    flash_fwd_hdim192_bf16_general_softcap_sm90: 192, Bf16, SoftCap, 40, 96;
+    flash_fwd_hdim192_bf16_general_alibi_sm90: 192, Bf16, Alibi, 40, 96;
+    flash_fwd_hdim256_f16_general_sm90: 256, F16, Identity, 32, 128;
+    flash_fwd_hdim256_f16_general_softcap_sm90: 256, F16, SoftCap, 32, 128;
+    flash_fwd_hdim256_f16_general_alibi_sm90: 256, F16, Alibi, 32, 128;
+    flash_fwd_hdim256_bf16_general_sm90: 256, Bf16, Identity, 32, 128;
+    flash_fwd_hdim256_bf16_general_softcap_sm90: 256, Bf16, SoftCap, 32, 128;
+    flash_fwd_hdim256_bf16_general_alibi_sm90: 256, Bf16, Alibi, 32, 128;
 }

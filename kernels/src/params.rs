@@ -60,7 +60,7 @@ pub struct ForwardParams {
 /// What the general kernels take besides [`ForwardParams`]: lengths of single sequences, a window, numbers a head.
 ///
 /// The sequences of Q and O are *ragged* if `q` has an address, those of K and V if `k` has. A ragged tensor is `[rows, heads]` with the
-/// sequences somewhere in it, and its map says (see [`crate::ragged`]) where one of them ends: dimensions `[head_dim, rows, heads, total rows + 1]`.
+/// sequences somewhere in it, and its map says (`forward/sequence.rs`) where one of them ends: dimensions `[head_dim, rows, heads, total rows + 1]`.
 /// `seqlen_q` and `seqlen_k` of [`ForwardParams`] then are what no sequence exceeds.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -100,7 +100,25 @@ pub struct Lengths {
     pub reserved: u32,
 }
 
+impl FeatureParams {
+    /// What the plain kernels compute.
+    pub const NONE: Self = Self {
+        q: Lengths::ALL,
+        k: Lengths::ALL,
+        sinks: 0,
+        alibi_slopes: 0,
+        batch_rows: [0; 4],
+        batch: 0,
+        window_left: MAX_SEQLEN,
+        window_right: MAX_SEQLEN,
+        score_scale: 1.0,
+    };
+}
+
 impl Lengths {
+    /// All rows of every batch entry.
+    pub const ALL: Self = Self { cu_seqlens: 0, seqused: 0, rows: 0, reserved: 0 };
+
     /// Whether the map is a ragged one.
     #[inline(always)]
     pub const fn is_ragged(&self) -> bool {

@@ -17,19 +17,20 @@
 //! }
 //! ```
 
+use super::score::{self, ScoreMod};
+use super::sequence::RowTile;
 use super::softmax::Softmax;
 use super::tiles::TileReader;
-use super::{Cta, Kernel, epilogue, mask::mask, named_barrier};
-use crate::block_range::{BlockRange, block_range};
+use super::{Cta, Kernel, epilogue, key_range, mask::mask, named_barrier};
 use crate::config::{KV_STAGES, WARPGROUP_ROWS, WARPGROUP_THREADS};
+use crate::key_range::KeyRange;
 use crate::layout::descriptor::{self, SWIZZLE_ATOM_BYTES};
 use crate::layout::fragment;
-use crate::layout::smem::{Q_PANEL_BYTES, kv_panel_bytes};
+use crate::layout::smem::{Q_PANEL_BYTES, SmemLayout, kv_panel_bytes};
 use crate::layout::swizzle::ROW_BYTES;
 use crate::pipeline::{PipelineState, Ring};
 use crate::ptx::wgmma::{self, Accumulator};
-use crate::ptx::{barrier, tma, warp};
-use crate::schedule::Tile;
+use crate::ptx::{barrier, register, tma, warp};
 
 /// One math warpgroup, as each of its threads sees it.
 pub(super) struct Consumer<'a, K: Kernel, const Q_STAGES: u32> {
@@ -46,14 +47,15 @@ pub(super) struct Consumer<'a, K: Kernel, const Q_STAGES: u32> {
 
 /// A row tile on its way: P of the last key tile, and O of those before it.
 pub(super) struct Work<K: Kernel> {
-    pub(super) tile: Tile,
-    /// First query row of the warpgroup.
-    pub(super) first_row: u32,
-    /// This thread's first query row.
-    pub(super) row: u32,
+    pub(super) tile: RowTile,
+    /// First query row of the warpgroup; see [`Consumer::first_row`].
+    first_row: u32,
+    /// This thread's first query row; see [`Consumer::row`].
+    row: u32,
     pub(super) softmax: Softmax,
     pub(super) acc_o: K::Output,
     p: <K::Scores as Accumulator>::Packed,
+    score: K::Score,
 }
 
 impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
@@ -108,8 +110,8 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// # Safety
     /// As [`Consumer::run`].
     #[inline(always)]
-    unsafe fn compute_tile(&mut self, tile: Tile, is_first: bool) {
-        let first_row = tile.m_block * K::TILE.tile_m + self.warpgroup_idx * WARPGROUP_ROWS;
+    unsafe fn compute_tile(&mut self, tile: RowTile, is_first: bool) {
+        let first_row = tile.first_row::<K>() + self.warpgroup_idx * WARPGROUP_ROWS;
         let mut work = Work::<K> {
             tile,
             first_row,
@@ -117,26 +119,31 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
             softmax: Softmax::EMPTY,
             acc_o: K::Output::ZERO,
             p: K::Scores::PACKED_ZERO,
+            // SAFETY: the features are as the launch promises.
+            score: unsafe { K::Score::of_head(self.cta.features, tile.head_idx::<K>()) },
         };
         // The CTA's key tiles, all of which come through the rings, and those that this warpgroup's rows see. Without a mask the two are
         // equal, but for warpgroups beyond the last row, which then compute what is never stored.
-        let visited = self.block_range(tile.m_block * K::TILE.tile_m, K::TILE.tile_m).n_block_max;
-        let own = self.block_range(first_row, WARPGROUP_ROWS);
+        // SAFETY: scope: the whole warp, as promised.
+        let (visited, own) = unsafe { self.key_ranges(&tile) };
         // SAFETY: scope: the whole warpgroup, as promised. Protocol: producers and consumers agree on the tiles, so every stage that is waited
         // for is filled, and every one that is filled is released, in the order of filling.
         unsafe {
             self.q_ring.consumer_wait(self.q_state);
-            let mut n_block = visited;
-            while K::TILE.causal && n_block > own.n_block_max {
+            let mut n_block = visited.end;
+            while (K::TILE.causal || K::GENERAL) && n_block > own.end.max(visited.begin) {
                 n_block -= 1;
-                self.skip_step(n_block);
+                // A row tile takes one turn less than it has key tiles.
+                self.skip_step(n_block > visited.begin);
             }
-            if n_block == 0 {
+            if n_block == visited.begin {
                 self.release_previous_q(is_first);
+            } else if K::GENERAL {
+                self.steps_in_window(&mut work, &own, n_block, is_first);
             } else {
                 n_block -= 1;
                 self.first_step(&mut work, n_block, is_first);
-                while K::TILE.causal && n_block > own.n_block_unmasked {
+                while K::TILE.causal && n_block > own.unmasked_end {
                     n_block -= 1;
                     self.step::<true>(&mut work, n_block);
                 }
@@ -153,11 +160,59 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         }
     }
 
-    /// The key tiles that `rows` rows from `first_row` on see.
+    /// The key tiles of a row tile that the CTA visits, and those that this warpgroup's rows see.
+    ///
+    /// # Safety
+    /// All lanes of the warp are converged.
     #[inline(always)]
-    fn block_range(&self, first_row: u32, rows: u32) -> BlockRange {
-        let params = self.cta.params;
-        block_range(K::TILE.causal, rows, K::TILE.tile_n, first_row, params.seqlen_q, params.seqlen_k)
+    unsafe fn key_ranges(&self, tile: &RowTile) -> (KeyRange, KeyRange) {
+        // What lies in shared memory the compiler does not know to agree.
+        // SAFETY: scope: as promised.
+        let uniform = |word| if K::GENERAL { unsafe { warp::broadcast(word) } } else { word };
+        let (seqlen_q, seqlen_k) = (uniform(tile.seqlen_q::<K>(self.cta)), uniform(tile.seqlen_k::<K>(self.cta)));
+        let first_row = uniform(tile.first_row::<K>());
+        let visited = key_range::<K>(self.cta, first_row, K::TILE.tile_m, seqlen_q, seqlen_k);
+        (visited, key_range::<K>(self.cta, first_row + self.warpgroup_idx * WARPGROUP_ROWS, WARPGROUP_ROWS, seqlen_q, seqlen_k))
+    }
+
+    /// First query row of the warpgroup; a general kernel has no register to keep it in.
+    #[inline(always)]
+    pub(super) fn first_row(&self, work: &Work<K>) -> u32 {
+        if K::GENERAL { work.tile.first_row::<K>() + self.warpgroup_idx * WARPGROUP_ROWS } else { work.first_row }
+    }
+
+    /// This thread's first query row; likewise.
+    #[inline(always)]
+    pub(super) fn row(&self, work: &Work<K>) -> u32 {
+        if K::GENERAL { self.first_row(work) + fragment::first_row(self.warp_in_group, self.lane_idx) } else { work.row }
+    }
+
+    /// The key tiles that this warpgroup's rows see under a window, from the one before `n_block` down, and those after them that only other
+    /// warpgroups' rows see.
+    ///
+    /// # Safety
+    /// As [`Consumer::run`].
+    #[inline(always)]
+    unsafe fn steps_in_window(&mut self, work: &mut Work<K>, own: &KeyRange, n_block: u32, is_first: bool) {
+        let mut n_block = n_block - 1;
+        // SAFETY: scope and protocol: as promised.
+        unsafe {
+            self.first_step(work, n_block, is_first);
+            while n_block > own.begin {
+                n_block -= 1;
+                if n_block >= own.unmasked_begin && n_block < own.unmasked_end {
+                    self.step::<false>(work, n_block);
+                } else {
+                    self.step::<true>(work, n_block);
+                }
+            }
+            self.last_product(work);
+            let (visited, _) = self.key_ranges(&work.tile);
+            while n_block > visited.begin {
+                n_block -= 1;
+                self.skip_step(true);
+            }
+        }
     }
 
     /// A key tile that other warpgroups of the CTA see, and this one does not: gives the stages back, and the turn that a step would take.
@@ -165,7 +220,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// # Safety
     /// As [`Consumer::run`].
     #[inline(always)]
-    unsafe fn skip_step(&mut self, n_block: u32) {
+    unsafe fn skip_step(&mut self, takes_turn: bool) {
         // SAFETY: scope: as promised. Protocol: a stage is released only once it is full: sooner, the arrival might count for the stage's last
         // round. Lane 0 releases it once all lanes have seen it full: later they might see the phase after the next. Nothing has read it.
         unsafe {
@@ -173,8 +228,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
             warp::sync();
             self.cta.k_ring().consumer_release(self.k_state, self.lane_idx);
             self.k_state.advance();
-            // A row tile takes one turn less than it has key tiles.
-            if n_block > 0 {
+            if takes_turn {
                 self.take_turn();
                 self.pass_turn();
             }
@@ -201,7 +255,8 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
             self.cta.k_ring().consumer_release(self.k_state, self.lane_idx);
             self.k_state.advance();
             self.release_previous_q(is_first);
-            mask::<K>(&mut acc_s, self.cta.params, n_block, work.row, self.lane_idx);
+            self.apply_score(work, &mut acc_s, n_block);
+            mask::<K>(&mut acc_s, self.cta, &work.tile, n_block, self.row(work), self.lane_idx);
             work.softmax.begin::<K>(&acc_s, &mut work.p, self.cta.params.softmax_scale_log2);
         }
     }
@@ -228,8 +283,9 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
             acc_s.pin();
             self.cta.k_ring().consumer_release(self.k_state, self.lane_idx);
             self.k_state.advance();
+            self.apply_score(work, &mut acc_s, n_block);
             if MASKED {
-                mask::<K>(&mut acc_s, self.cta.params, n_block, work.row, self.lane_idx);
+                mask::<K>(&mut acc_s, self.cta, &work.tile, n_block, self.row(work), self.lane_idx);
             }
             wgmma::wait_group::<0>();
             work.acc_o.pin();
@@ -258,13 +314,28 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         }
     }
 
+    /// The score function, before any mask.
+    #[inline(always)]
+    fn apply_score(&self, work: &Work<K>, acc_s: &mut K::Scores, n_block: u32) {
+        if !K::Score::IS_IDENTITY {
+            let diagonal = (self.row(work) + work.tile.seqlen_k::<K>(self.cta)) as i32 - work.tile.seqlen_q::<K>(self.cta) as i32;
+            score::apply::<K>(self.cta, work.score, acc_s, n_block, diagonal, self.lane_idx);
+        }
+    }
+
+    /// Where the tiles are; a general kernel has no registers to keep each address in.
+    #[inline(always)]
+    fn smem(&self) -> SmemLayout {
+        if K::GENERAL && Q_STAGES == 1 { SmemLayout::new(K::TILE, register::unknown_shared(self.cta.smem.q)) } else { self.cta.smem }
+    }
+
     /// Starts S = Q K^T on the current K stage.
     ///
     /// # Safety
     /// As [`Consumer::run`]; Q and the K stage are full and stay so, and the result is untouched, until the wait.
     #[inline(always)]
     unsafe fn start_scores(&self) -> K::Scores {
-        let smem = &self.cta.smem;
+        let smem = self.smem();
         // Both operands are K-major: the leading offset is not used.
         let q = descriptor::swizzled_128b(smem.q_block(K::TILE, self.q_state.stage, self.warpgroup_idx), 16);
         let k = descriptor::swizzled_128b(smem.k + self.k_state.stage * K::TILE.kv_bytes(), 16);
@@ -291,7 +362,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// since the last [`wgmma::fence`], too.
     #[inline(always)]
     unsafe fn start_output(&self, work: &mut Work<K>) {
-        let stage = self.cta.smem.v + self.v_state.stage * K::TILE.kv_bytes();
+        let stage = self.smem().v + self.v_state.stage * K::TILE.kv_bytes();
         let v = descriptor::swizzled_128b(stage, kv_panel_bytes(K::TILE));
         const { assert!((16 * ROW_BYTES).is_multiple_of(SWIZZLE_ATOM_BYTES)) };
         // SAFETY: scope, lifetime: as promised. Address: steps of 16 keys are 16 panel rows, whole atoms of the swizzle. Proxy: TMA wrote V, and

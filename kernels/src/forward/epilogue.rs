@@ -9,12 +9,13 @@
 //! ```
 
 use super::consumer::{Consumer, Work};
+use super::sequence::Operand;
 use super::{Kernel, named_barrier};
 use crate::config::{PANEL_COLUMNS, WARPGROUP_THREADS};
 use crate::layout::fragment::{ROW_STEP, ROWS_PER_THREAD, row_of};
 use crate::layout::smem::Q_PANEL_BYTES;
 use crate::layout::swizzle::{CHUNK_BYTES, chunk_offset};
-use crate::ptx::{barrier, convert, fence, matrix, memory, tma};
+use crate::ptx::{barrier, convert, fence, matrix, memory, register, tma};
 
 /// Columns of a 16-byte chunk.
 const CHUNK_COLUMNS: u32 = CHUNK_BYTES / 2;
@@ -30,7 +31,7 @@ pub(super) unsafe fn store<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K
     // 16 rows whose reads are its own quarter of the products. A row tile without keys has waited for the copy of Q. Proxy: every writer's fence,
     // and the barrier, come before the copy. Columns and rows beyond the tensor are clipped by the copy.
     unsafe {
-        let (inverse, lse) = work.softmax.finish();
+        let (inverse, lse) = work.softmax.finish::<K>(sink_log2(consumer, work));
         store_lse(consumer, work, lse);
         let block = consumer.cta.smem.q_block(K::TILE, consumer.q_stage(), consumer.warpgroup_idx);
         let meeting = named_barrier::WARPGROUP + consumer.warpgroup_idx;
@@ -38,13 +39,31 @@ pub(super) unsafe fn store<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K
         fence::proxy_async();
         barrier::sync(meeting, WARPGROUP_THREADS);
         if consumer.warp_in_group == 0 && consumer.lane_idx == 0 {
+            let place = work.tile.place::<K>(consumer.cta, Operand::O);
             for panel in 0..K::TILE.panels() {
-                let coordinates = [panel * PANEL_COLUMNS, work.first_row, work.tile.head_idx, work.tile.batch_idx];
+                let coordinates = [panel * PANEL_COLUMNS, place.first_row + consumer.first_row(work), place.head, place.last];
                 tma::store_4d(block + panel * Q_PANEL_BYTES, consumer.cta.maps.o, coordinates);
             }
             tma::commit_group();
         }
     }
+}
+
+/// The logit that joins the sums of this head's rows, in log2 units; -inf if there is none.
+///
+/// # Safety
+/// `features` is as the launch promises.
+#[inline(always)]
+unsafe fn sink_log2<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STAGES>, work: &Work<K>) -> f32 {
+    if !K::GENERAL {
+        return f32::NEG_INFINITY;
+    }
+    let sinks = register::unknown(consumer.cta.features.sinks);
+    if sinks == 0 {
+        return f32::NEG_INFINITY;
+    }
+    // SAFETY: address: a number for each head, as promised, and nobody writes them.
+    unsafe { memory::load_global_f32(sinks + 4 * work.tile.head_idx::<K>() as u64) * core::f32::consts::LOG2_E }
 }
 
 /// Writes O, normalised and rounded, into the warpgroup's block of swizzled panels.
@@ -59,8 +78,15 @@ unsafe fn write_block<K: Kernel, const Q_STAGES: u32>(
     block: u32,
 ) {
     // Each stmatrix moves 16 rows x 16 columns: matrices 0 and 1 are rows 0..8 and 8..16 of one chunk, 2 and 3 those of the next.
-    let row = consumer.warp_in_group * 16 + consumer.lane_idx % 16;
-    let odd_chunk = consumer.lane_idx / 16;
+    // A general kernel has no registers to keep the addresses in from one row tile to the next: it makes them anew.
+    let (warp_in_group, lane_idx) = if K::GENERAL {
+        let thread_idx = register::thread_idx();
+        (thread_idx / 32 % 4, thread_idx % 32)
+    } else {
+        (consumer.warp_in_group, consumer.lane_idx)
+    };
+    let row = warp_in_group * 16 + lane_idx % 16;
+    let odd_chunk = lane_idx / 16;
     for pair in 0..K::TILE.head_dim / (2 * CHUNK_COLUMNS) {
         let chunk = 2 * pair + odd_chunk;
         let address = block + chunk / 8 * Q_PANEL_BYTES + chunk_offset(row, chunk % 8);
@@ -79,16 +105,17 @@ unsafe fn write_block<K: Kernel, const Q_STAGES: u32>(
 unsafe fn store_lse<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STAGES>, work: &Work<K>, lse: [f32; ROWS_PER_THREAD]) {
     let params = consumer.cta.params;
     // The four lanes of a quad hold the same rows.
-    if params.lse == 0 || !consumer.lane_idx.is_multiple_of(4) {
+    let lse_address = if K::GENERAL { register::unknown(params.lse) } else { params.lse };
+    if lse_address == 0 || !consumer.lane_idx.is_multiple_of(4) {
         return;
     }
-    let head = work.tile.batch_idx as u64 * params.num_heads as u64 + work.tile.head_idx as u64;
+    let first = work.tile.first_lse::<K>(consumer.cta);
     for i in 0..ROWS_PER_THREAD {
-        let row = work.row + ROW_STEP * i as u32;
-        if row < params.seqlen_q {
-            let index = head * params.seqlen_q as u64 + row as u64;
+        let row = consumer.row(work) + ROW_STEP * i as u32;
+        if row < work.tile.seqlen_q::<K>(consumer.cta) {
+            let index = first + row as u64;
             // SAFETY: address: there is room for [batch, num_heads, seqlen_q] numbers, and one lane of the grid has this row.
-            unsafe { memory::store_global_f32(params.lse + 4 * index, lse[i]) };
+            unsafe { memory::store_global_f32(lse_address + 4 * index, lse[i]) };
         }
     }
 }

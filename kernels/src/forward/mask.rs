@@ -2,16 +2,22 @@
 //!
 //! ```text
 //! S_ij = -inf    where j >= seqlen_k, or causal and j > i + seqlen_k - seqlen_q
+//!                general: also where j lies outside of the window around i + seqlen_k - seqlen_q
 //! ```
 
-use super::Kernel;
+use super::sequence::RowTile;
+use super::{Cta, Kernel};
+use crate::key_range::Window;
 use crate::layout::fragment::{ROW_STEP, ROWS_PER_THREAD, column_of, first_column, row_of};
-use crate::params::ForwardParams;
 use crate::ptx::wgmma::Accumulator;
 
 /// Masks the scores of key tile `n_block` in a thread whose first row is query row `row`.
 #[inline(always)]
-pub(super) fn mask<K: Kernel>(acc_s: &mut K::Scores, params: &ForwardParams, n_block: u32, row: u32, lane_idx: u32) {
+pub(super) fn mask<K: Kernel>(acc_s: &mut K::Scores, cta: &Cta, tile: &RowTile, n_block: u32, row: u32, lane_idx: u32) {
+    if K::GENERAL {
+        return mask_window::<K>(acc_s, cta, tile, n_block, row, lane_idx);
+    }
+    let params = cta.params;
     // Columns from the thread's first one on that a row still sees; signed, since a row may see none of the tile.
     let first_key = (n_block * K::TILE.tile_n + first_column(lane_idx)) as i32;
     let in_sequence = params.seqlen_k as i32 - first_key;
@@ -23,6 +29,27 @@ pub(super) fn mask<K: Kernel>(acc_s: &mut K::Scores, params: &ForwardParams, n_b
     }
     for i in 0..K::Scores::REGISTERS {
         let hidden = column_of(i) as i32 >= visible[row_of(i)];
+        acc_s[i] = if hidden { f32::NEG_INFINITY.to_bits() } else { acc_s[i] };
+    }
+}
+
+/// The same under a window: a row sees the keys from one on and before another.
+#[inline(always)]
+fn mask_window<K: Kernel>(acc_s: &mut K::Scores, cta: &Cta, tile: &RowTile, n_block: u32, row: u32, lane_idx: u32) {
+    let window = Window { left: cta.features.window_left, right: cta.features.window_right };
+    let (seqlen_q, seqlen_k) = (tile.seqlen_q::<K>(cta), tile.seqlen_k::<K>(cta));
+    let first_key = n_block * K::TILE.tile_n + first_column(lane_idx);
+    // The first column that a row sees, and how many. Before the thread's first column the difference wraps round: a large number, like any
+    // column's distance from it.
+    let mut first = [0; ROWS_PER_THREAD];
+    let mut count = [0; ROWS_PER_THREAD];
+    for i in 0..ROWS_PER_THREAD {
+        let (begin, end) = window.keys(row + ROW_STEP * i as u32, seqlen_q, seqlen_k);
+        first[i] = begin.wrapping_sub(first_key);
+        count[i] = end.saturating_sub(begin);
+    }
+    for i in 0..K::Scores::REGISTERS {
+        let hidden = column_of(i).wrapping_sub(first[row_of(i)]) >= count[row_of(i)];
         acc_s[i] = if hidden { f32::NEG_INFINITY.to_bits() } else { acc_s[i] };
     }
 }

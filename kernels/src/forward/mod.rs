@@ -22,15 +22,20 @@ pub mod consumer;
 pub mod epilogue;
 pub mod mask;
 pub mod producer;
+pub mod score;
+pub mod sequence;
 pub mod softmax;
 pub mod tiles;
 
+use crate::block_range::block_range;
 use crate::config::{DType, KV_STAGES, TileConfig, WARPGROUP_THREADS};
+use crate::key_range::{self, KeyRange, Window};
 use crate::layout::smem::{RANK_STAGES, SmemLayout};
-use crate::params::ForwardParams;
+use crate::params::{FeatureParams, ForwardParams};
 use crate::pipeline::Ring;
 use crate::ptx::wgmma::Accumulator;
 use crate::ptx::{barrier, fence, memory, register, tma, warp};
+use score::ScoreMod;
 
 /// One kernel: its shape, and the types that follow from it.
 pub trait Kernel {
@@ -42,6 +47,10 @@ pub trait Kernel {
     type Scores: Accumulator;
     /// O: 64 x head_dim.
     type Output: Accumulator;
+    /// Whether this is a general kernel, which reads [`FeatureParams`]: any window, ragged sequences, a score function, sinks.
+    const GENERAL: bool = Self::TILE.general;
+    /// What becomes of a score before the softmax.
+    type Score: ScoreMod;
     /// Checks at compile time that the types have the shape's sizes.
     const CONSISTENT: () = assert!(Self::Scores::COLUMNS == Self::TILE.tile_n && Self::Output::COLUMNS == Self::TILE.head_dim);
 }
@@ -73,6 +82,8 @@ mod named_barrier {
 struct Cta<'a> {
     maps: TensorMaps,
     params: &'a ForwardParams,
+    /// Read by general kernels only.
+    features: &'a FeatureParams,
     smem: SmemLayout,
 }
 
@@ -99,6 +110,17 @@ impl Cta<'_> {
     }
 }
 
+/// The key tiles that `rows` query rows from `first_row` on visit.
+#[inline(always)]
+fn key_range<K: Kernel>(cta: &Cta, first_row: u32, rows: u32, seqlen_q: u32, seqlen_k: u32) -> KeyRange {
+    if K::GENERAL {
+        let window = Window { left: cta.features.window_left, right: cta.features.window_right };
+        key_range::key_range(window, rows, K::TILE.tile_n, first_row, seqlen_q, seqlen_k)
+    } else {
+        block_range(K::TILE.causal, rows, K::TILE.tile_n, first_row, seqlen_q, seqlen_k).into()
+    }
+}
+
 /// The whole kernel.
 ///
 /// # Safety
@@ -108,11 +130,12 @@ impl Cta<'_> {
 pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: u32, const MATH_REGISTERS: u32>(
     maps: TensorMaps,
     params: &ForwardParams,
+    features: &FeatureParams,
 ) {
     const { K::CONSISTENT };
     const { assert!(Q_STAGES == K::TILE.q_stages && PRODUCER_REGISTERS == K::TILE.registers().0 && MATH_REGISTERS == K::TILE.registers().1) };
 
-    let cta = Cta { maps, params, smem: SmemLayout::new(K::TILE, memory::dynamic_smem()) };
+    let cta = Cta { maps, params, features, smem: SmemLayout::new(K::TILE, memory::dynamic_smem()) };
     let thread_idx = register::thread_idx();
     let lane_idx = thread_idx % 32;
     // SAFETY: scope: all lanes of the warp, before any branch.
@@ -153,6 +176,9 @@ pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: 
         // SAFETY: scope: the whole warpgroup, as above; the producer warpgroup gives back what is asked for (TileConfig::registers).
         unsafe {
             register::grow_registers::<MATH_REGISTERS>();
+            // A general kernel has no register to keep it in.
+            let warp_idx = if K::GENERAL { warp::broadcast(register::thread_idx() / 32) } else { warp_idx };
+            let warpgroup_idx = warp_idx / 4;
             consumer::Consumer::<K, Q_STAGES>::new(&cta, warpgroup_idx - 1, warp_idx % 4, lane_idx).run();
             // Shared memory must outlive the last store's reads, for which the thread that started it waits; with one Q stage it has.
             if Q_STAGES == 2 && thread_idx.is_multiple_of(WARPGROUP_THREADS) {

@@ -12,15 +12,13 @@
 //!
 //! With one Q stage the first two K tiles go before Q: the previous tile's O is still leaving Q's place, while K's stages are free already.
 
+use super::sequence::{Operand, Place, RowTile};
 use super::tiles::{TileReader, TileWriter};
-use super::{Cta, Kernel};
-use crate::block_range::block_range;
+use super::{Cta, Kernel, key_range};
 use crate::config::{KV_STAGES, PANEL_COLUMNS, WARPGROUP_ROWS};
 use crate::layout::smem::{Q_PANEL_BYTES, kv_panel_bytes};
-use crate::params::CoordinateSteps;
 use crate::pipeline::{PipelineState, Ring};
 use crate::ptx::tma;
-use crate::schedule::Tile;
 
 /// Loads each tile's Q, and its K tiles from the last to the first.
 ///
@@ -29,11 +27,11 @@ use crate::schedule::Tile;
 #[inline(always)]
 pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta) {
     let mut q_state = PipelineState::<Q_STAGES>::START;
-    let mut loader = KvLoader::new(cta.maps.k, cta.params.k_steps, cta.smem.k, cta.k_ring());
+    let mut loader = KvLoader::new(cta.maps.k, cta.smem.k, cta.k_ring());
     let mut tiles = TileWriter::new();
     // SAFETY: scope: this is the one thread that draws tiles.
     while let Some(tile) = unsafe { tiles.publish::<K>(cta) } {
-        let mut keys = KeyTiles::of::<K>(cta, &tile);
+        let mut keys = KeyTiles::of::<K>(cta, &tile, Operand::K);
         // SAFETY: protocol: this thread alone fills the rings of Q and K.
         unsafe {
             if Q_STAGES == 1 {
@@ -56,11 +54,11 @@ pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta) {
 /// By one thread; consumers walk the same tiles.
 #[inline(always)]
 pub(super) unsafe fn load_v<K: Kernel>(cta: &Cta) {
-    let mut loader = KvLoader::new(cta.maps.v, cta.params.v_steps, cta.smem.v, cta.v_ring());
+    let mut loader = KvLoader::new(cta.maps.v, cta.smem.v, cta.v_ring());
     let mut tiles = TileReader::new();
     // SAFETY: scope: one thread, as lane 0; its arrival releases its own load.
     while let Some(tile) = unsafe { tiles.next::<K>(cta, |rank| rank, 0) } {
-        let mut keys = KeyTiles::of::<K>(cta, &tile);
+        let mut keys = KeyTiles::of::<K>(cta, &tile, Operand::V);
         // SAFETY: protocol: this thread alone fills the ring of V.
         unsafe { loader.load::<K>(&mut keys, u32::MAX) };
     }
@@ -71,11 +69,10 @@ pub(super) unsafe fn load_v<K: Kernel>(cta: &Cta) {
 /// # Safety
 /// By the rings' producer.
 #[inline(always)]
-unsafe fn load_q<K: Kernel, const Q_STAGES: u32>(cta: &Cta, tile: &Tile, state: PipelineState<Q_STAGES>) {
-    let steps = cta.params.q_steps;
-    let (head, batch) = (tile.head_idx * steps.head, tile.batch_idx * steps.batch);
+unsafe fn load_q<K: Kernel, const Q_STAGES: u32>(cta: &Cta, tile: &RowTile, state: PipelineState<Q_STAGES>) {
+    let place = tile.place::<K>(cta, Operand::Q);
     for warpgroup_idx in 0..K::TILE.math_warpgroups() {
-        let row = tile.m_block * K::TILE.tile_m + warpgroup_idx * WARPGROUP_ROWS;
+        let row = place.first_row + tile.first_row::<K>() + warpgroup_idx * WARPGROUP_ROWS;
         // SAFETY: protocol: the rings' one producer, as promised; the boxes announced are the boxes loaded. Address: panels on 1024 bytes
         // (layout/smem.rs) of the stage acquired. Proxy: wgmma read Q there; O's ordinary writes came before a fence, a barrier, and the
         // store whose reads the release waited for.
@@ -83,35 +80,31 @@ unsafe fn load_q<K: Kernel, const Q_STAGES: u32>(cta: &Cta, tile: &Tile, state: 
             let barrier = cta.q_ring::<Q_STAGES>(warpgroup_idx).producer_acquire_for(state, K::TILE.q_warpgroup_bytes());
             let block = cta.smem.q_block(K::TILE, state.stage, warpgroup_idx);
             for panel in 0..K::TILE.panels() {
-                tma::load_4d(block + panel * Q_PANEL_BYTES, cta.maps.q, barrier, [panel * PANEL_COLUMNS, row, head, batch]);
+                tma::load_4d(block + panel * Q_PANEL_BYTES, cta.maps.q, barrier, [panel * PANEL_COLUMNS, row, place.head, place.last]);
             }
         }
     }
 }
 
-/// The key tiles of a row tile that are still to be loaded: `0..n_block_end` of one key head.
+/// The key tiles of a row tile that are still to be loaded: `n_block_begin..n_block_end` of one key head.
 struct KeyTiles {
+    n_block_begin: u32,
     n_block_end: u32,
-    head_idx_k: u32,
-    batch_idx: u32,
+    place: Place,
 }
 
 impl KeyTiles {
     /// All that `tile` visits.
     #[inline(always)]
-    fn of<K: Kernel>(cta: &Cta, tile: &Tile) -> Self {
-        let params = cta.params;
-        let (tile_m, tile_n) = (K::TILE.tile_m, K::TILE.tile_n);
-        let range = block_range(K::TILE.causal, tile_m, tile_n, tile.m_block * tile_m, params.seqlen_q, params.seqlen_k);
-        let (head_idx_k, _) = params.heads_per_kv.div_rem(tile.head_idx);
-        Self { n_block_end: range.n_block_max, head_idx_k, batch_idx: tile.batch_idx }
+    fn of<K: Kernel>(cta: &Cta, tile: &RowTile, operand: Operand) -> Self {
+        let range = key_range::<K>(cta, tile.first_row::<K>(), K::TILE.tile_m, tile.seqlen_q::<K>(cta), tile.seqlen_k::<K>(cta));
+        Self { n_block_begin: range.begin, n_block_end: range.end, place: tile.place::<K>(cta, operand) }
     }
 }
 
 /// The producer's side of the ring of K, or of V.
 struct KvLoader {
     map: u64,
-    steps: CoordinateSteps,
     /// Shared address of the stages.
     smem: u32,
     ring: Ring<KV_STAGES>,
@@ -120,8 +113,8 @@ struct KvLoader {
 
 impl KvLoader {
     #[inline(always)]
-    fn new(map: u64, steps: CoordinateSteps, smem: u32, ring: Ring<KV_STAGES>) -> Self {
-        Self { map, steps, smem, ring, state: PipelineState::START }
+    fn new(map: u64, smem: u32, ring: Ring<KV_STAGES>) -> Self {
+        Self { map, smem, ring, state: PipelineState::START }
     }
 
     /// Loads `keys`, from the last to the first, but at most `count` of them.
@@ -130,18 +123,17 @@ impl KvLoader {
     /// By the ring's producer.
     #[inline(always)]
     unsafe fn load<K: Kernel>(&mut self, keys: &mut KeyTiles, count: u32) {
-        let (head, batch) = (keys.head_idx_k * self.steps.head, keys.batch_idx * self.steps.batch);
-        let end = keys.n_block_end.saturating_sub(count);
+        let end = if count == u32::MAX { keys.n_block_begin } else { keys.n_block_end.saturating_sub(count).max(keys.n_block_begin) };
         while keys.n_block_end > end {
             keys.n_block_end -= 1;
-            let key = keys.n_block_end * K::TILE.tile_n;
+            let key = keys.place.first_row + keys.n_block_end * K::TILE.tile_n;
             // SAFETY: protocol: the ring's one producer, as promised; the boxes announced are the boxes loaded. Address: panels on 1024 bytes of
             // the stage acquired. Proxy: only wgmma has read the stage.
             unsafe {
                 let barrier = self.ring.producer_acquire_for(self.state, K::TILE.kv_bytes());
                 for panel in 0..K::TILE.panels() {
                     let destination = self.smem + self.state.stage * K::TILE.kv_bytes() + panel * kv_panel_bytes(K::TILE);
-                    tma::load_4d(destination, self.map, barrier, [panel * PANEL_COLUMNS, key, head, batch]);
+                    tma::load_4d(destination, self.map, barrier, [panel * PANEL_COLUMNS, key, keys.place.head, keys.place.last]);
                 }
             }
             self.state.advance();

@@ -108,23 +108,40 @@ impl Softmax {
         row_scale
     }
 
-    /// The reciprocal of each row's sum, 0 for a row that saw nothing, and each row's LSE in natural units.
+    /// The reciprocal of each row's sum, 0 for a row that saw nothing, and each row's LSE in natural units. In a general kernel a logit that
+    /// belongs to no key joins the sum: `sink_log2`, -inf for none.
     ///
     /// # Safety
     /// All lanes of the warp are converged.
     #[inline(always)]
-    pub(super) unsafe fn finish(&self) -> (Rows, Rows) {
+    pub(super) unsafe fn finish<K: Kernel>(&self, sink_log2: f32) -> (Rows, Rows) {
         let mut inverse = [0.0; ROWS_PER_THREAD];
         let mut lse = [0.0; ROWS_PER_THREAD];
         for row in 0..ROWS_PER_THREAD {
             // SAFETY: scope: all lanes, as promised.
             let sum = unsafe { quad_reduce(self.row_sum[row], |a, b| a + b) };
+            if K::GENERAL {
+                (inverse[row], lse[row]) = with_sink(self.row_max[row], sum, sink_log2);
+                continue;
+            }
             inverse[row] = if sum == 0.0 { 0.0 } else { math::reciprocal(sum) };
             // A row that saw nothing: -inf + log2 0 = -inf.
             lse[row] = (self.row_max[row] + math::log2(sum)) * core::f32::consts::LN_2;
         }
         (inverse, lse)
     }
+}
+
+/// What O, summed against the maximum `row_max`, has to be multiplied by, and the LSE, if `sink_log2` joins a row's sum.
+#[inline(always)]
+fn with_sink(row_max: f32, row_sum: f32, sink_log2: f32) -> (f32, f32) {
+    let new_max = math::max(row_max, sink_log2);
+    let subtracted = if new_max == f32::NEG_INFINITY { 0.0 } else { new_max };
+    // Without a sink exactly 1, or 0 for a row that saw nothing.
+    let row_scale = math::exp2(row_max - subtracted);
+    let sum = math::fma(row_sum, row_scale, math::exp2(sink_log2 - subtracted));
+    let inverse = if sum == 0.0 { 0.0 } else { row_scale * math::reciprocal(sum) };
+    (inverse, (new_max + math::log2(sum)) * core::f32::consts::LN_2)
 }
 
 /// The maximum of each of the thread's rows over the whole tile.

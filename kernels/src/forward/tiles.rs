@@ -15,11 +15,12 @@
 //!   count this CTA out
 //! ```
 
+use super::sequence::RowTile;
 use super::{Cta, Kernel};
-use crate::layout::smem::{RANK_BYTES, RANK_STAGES};
+use crate::layout::smem::{RANK_STAGES, ROW_TILE_BYTES, WORD_BYTES};
 use crate::pipeline::PipelineState;
 use crate::ptx::{memory, register};
-use crate::schedule::{SchedulerSlot, Tile};
+use crate::schedule::SchedulerSlot;
 use core::mem::offset_of;
 
 /// The role that draws tiles.
@@ -39,20 +40,52 @@ impl TileWriter {
     /// # Safety
     /// By one thread of the CTA, once a tile, until it returns `None`.
     #[inline(always)]
-    pub(super) unsafe fn publish<K: Kernel>(&mut self, cta: &Cta) -> Option<Tile> {
-        let tile = cta.params.schedule.tile(self.rank);
+    pub(super) unsafe fn publish<K: Kernel>(&mut self, cta: &Cta) -> Option<RowTile> {
+        if K::GENERAL {
+            // SAFETY: as promised.
+            return unsafe { self.publish_row_tile::<K>(cta) };
+        }
+        let tile = cta.params.schedule.tile(self.rank).map(RowTile::plain);
         if K::TILE.dynamic {
             let ring = cta.rank_ring();
             // SAFETY: protocol: every reader releases every rank, so the wait ends, and nobody reads the stage until the commit, which
             // releases the store.
             unsafe {
                 ring.producer_acquire(self.state);
-                memory::store_shared(cta.smem.ranks + self.state.stage * RANK_BYTES, self.rank);
+                memory::store_shared(cta.smem.ranks + self.state.stage * WORD_BYTES, self.rank);
                 ring.producer_commit(self.state);
             }
             self.state.advance();
         }
         tile
+    }
+
+    /// The same in a general kernel: what is handed on is the row tile with its sequences, and one without rows is passed over.
+    ///
+    /// # Safety
+    /// As [`TileWriter::publish`].
+    #[inline(always)]
+    unsafe fn publish_row_tile<K: Kernel>(&mut self, cta: &Cta) -> Option<RowTile> {
+        let ring = cta.rank_ring();
+        let record = cta.smem.ranks + self.state.stage * ROW_TILE_BYTES;
+        // SAFETY: the features are as the launch promises. Protocol: as in `publish`; this thread fills no stage before it asks for the next tile.
+        unsafe {
+            ring.producer_acquire(self.state);
+            loop {
+                match cta.params.schedule.tile(self.rank) {
+                    None => RowTile::write_end(record),
+                    Some(tile) if RowTile::write::<K>(cta, tile, record) => {}
+                    Some(_) => {
+                        self.draw::<K>(cta);
+                        continue;
+                    }
+                }
+                break;
+            }
+            ring.producer_commit(self.state);
+            self.state.advance();
+            RowTile::read(record, |word| word)
+        }
     }
 
     /// Moves on to this CTA's next tile.
@@ -98,12 +131,14 @@ pub(super) struct TileReader {
     /// Rank of the next tile, where the role counts for itself.
     rank: u32,
     state: PipelineState<RANK_STAGES>,
+    /// Whether no tile has been asked for yet.
+    is_first: bool,
 }
 
 impl TileReader {
     #[inline(always)]
     pub(super) fn new() -> Self {
-        Self { rank: register::cta_idx(), state: PipelineState::START }
+        Self { rank: register::cta_idx(), state: PipelineState::START, is_first: true }
     }
 
     /// The next tile of this CTA; `agree` makes the lanes of a warp agree on the rank.
@@ -112,23 +147,36 @@ impl TileReader {
     /// By a converged warp, or by one thread with `lane_idx` 0; called until it returns `None`. In `agree` all lanes meet, so that behind it
     /// all their loads are done.
     #[inline(always)]
-    pub(super) unsafe fn next<K: Kernel>(&mut self, cta: &Cta, agree: impl Fn(u32) -> u32, lane_idx: u32) -> Option<Tile> {
-        if K::TILE.dynamic {
+    pub(super) unsafe fn next<K: Kernel>(&mut self, cta: &Cta, agree: impl Fn(u32) -> u32, lane_idx: u32) -> Option<RowTile> {
+        if K::GENERAL {
+            let ring = cta.rank_ring();
+            // SAFETY: protocol: as below, but that a row tile is read until the next one is asked for, when the lanes meet.
+            unsafe {
+                if !self.is_first {
+                    agree(0);
+                    ring.consumer_release(self.state, lane_idx);
+                    self.state.advance();
+                }
+                self.is_first = false;
+                ring.consumer_wait(self.state);
+                RowTile::read(cta.smem.ranks + self.state.stage * ROW_TILE_BYTES, agree)
+            }
+        } else if K::TILE.dynamic {
             let ring = cta.rank_ring();
             // SAFETY: protocol: the writer fills one stage after the other, and leaves a stage alone until all readers have released it.
             // Lane 0's arrival speaks for the warp: it comes behind `agree`, in which all lanes have met after their loads.
             let rank = unsafe {
                 ring.consumer_wait(self.state);
-                let rank = agree(memory::load_shared(cta.smem.ranks + self.state.stage * RANK_BYTES));
+                let rank = agree(memory::load_shared(cta.smem.ranks + self.state.stage * WORD_BYTES));
                 ring.consumer_release(self.state, lane_idx);
                 rank
             };
             self.state.advance();
-            cta.params.schedule.tile(rank)
+            cta.params.schedule.tile(rank).map(RowTile::plain)
         } else {
             let rank = self.rank;
             self.rank += register::grid_dim();
-            cta.params.schedule.tile(rank)
+            cta.params.schedule.tile(rank).map(RowTile::plain)
         }
     }
 }

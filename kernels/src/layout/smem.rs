@@ -5,7 +5,7 @@
 //! K         KV_STAGES x panels x [tile_n rows][64 columns]
 //! V         KV_STAGES x panels x [tile_n rows][64 columns]
 //! mbarriers a ring for the Q of each math warpgroup, of three; then those of K, V and ranks: two full and two empty ones each, 8 bytes a barrier
-//! ranks     of two tiles, 4 bytes each
+//! ranks     of two tiles, 4 bytes each; in a general kernel the tiles, 32 bytes each
 //! ```
 //!
 //! Every panel row is 128 bytes, swizzled ([`super::swizzle`]).
@@ -19,8 +19,10 @@ pub const MBARRIER_BYTES: u32 = 8;
 const STAGES: u32 = 2;
 /// Bytes kept for a ring's mbarriers.
 const RING_BYTES: u32 = 2 * STAGES * MBARRIER_BYTES;
-/// Bytes of a tile rank.
-pub const RANK_BYTES: u32 = 4;
+/// Bytes of a word: a tile rank, for instance.
+pub const WORD_BYTES: u32 = 4;
+/// Bytes kept for a row tile, which a general kernel hands on in the place of a rank.
+pub const ROW_TILE_BYTES: u32 = 8 * WORD_BYTES;
 /// Tiles whose ranks are under way at once.
 pub const RANK_STAGES: u32 = 2;
 
@@ -86,8 +88,9 @@ pub const fn kv_panel_bytes(config: TileConfig) -> u32 {
     config.tile_n * ROW_BYTES
 }
 
-const _: () =
-    assert!((MAX_MATH_WARPGROUPS + 3) * RING_BYTES + STAGES * RANK_BYTES <= BARRIER_BYTES && KV_STAGES <= STAGES && RANK_STAGES <= STAGES);
+const _: () = assert!(
+    (MAX_MATH_WARPGROUPS + 3) * RING_BYTES + STAGES * ROW_TILE_BYTES <= BARRIER_BYTES && KV_STAGES <= STAGES && RANK_STAGES <= STAGES
+);
 
 #[cfg(test)]
 mod tests {
@@ -113,7 +116,7 @@ mod tests {
         for ring in q_rings.chain([layout.k_barriers, layout.v_barriers, layout.rank_barriers]) {
             parts.push(("barriers", ring, RING_BYTES, MBARRIER_BYTES));
         }
-        parts.push(("ranks", layout.ranks, RANK_STAGES * RANK_BYTES, RANK_BYTES));
+        parts.push(("ranks", layout.ranks, RANK_STAGES * ROW_TILE_BYTES, WORD_BYTES));
         parts
     }
 

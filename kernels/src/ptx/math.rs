@@ -38,6 +38,14 @@ unary! {
     reciprocal, "rcp.approx.ftz.f32"
 }
 
+unary! {
+    /// tanh x, with a relative error of at most 2^-11.
+    ///
+    /// # PTX
+    /// `tanh.approx.f32`
+    tanh, "tanh.approx.f32"
+}
+
 /// The larger of two numbers; a NaN loses against a number.
 ///
 /// # PTX

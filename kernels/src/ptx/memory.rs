@@ -73,6 +73,21 @@ pub unsafe fn load_global_f32(address: u64) -> f32 {
     value
 }
 
+/// Loads one i32 that no thread of the grid writes.
+///
+/// # Safety
+/// As [`load_global_f32`].
+///
+/// # PTX
+/// `ld.global.s32 d, [address];`
+#[inline(always)]
+pub unsafe fn load_global_i32(address: u64) -> i32 {
+    let value;
+    // SAFETY: as in load_global_f32.
+    unsafe { asm!("ld.global.s32 {d}, [{address}];", d = out(reg32) value, address = in(reg64) address, options(pure, readonly, nostack)) }
+    value
+}
+
 /// Loads 16 bytes that no thread of the grid writes.
 ///
 /// # Safety

@@ -36,6 +36,31 @@ special_register! {
     grid_dim, "%nctaid.x", grid_dim_x
 }
 
+/// The same address, of which the compiler knows nothing: what is computed from it stays where it is needed, instead of being computed once and
+/// kept in a register or a predicate.
+///
+/// # PTX
+/// `mov.b64 d, address;`
+#[inline(always)]
+pub fn unknown(address: u64) -> u64 {
+    let same;
+    // SAFETY: register arithmetic only. Not `pure`: that is its purpose.
+    unsafe { asm!("mov.b64 {d}, {address};", d = out(reg64) same, address = in(reg64) address, options(nomem, nostack)) }
+    same
+}
+
+/// The same for an address in shared memory.
+///
+/// # PTX
+/// `mov.b32 d, address;`
+#[inline(always)]
+pub fn unknown_shared(address: u32) -> u32 {
+    let same;
+    // SAFETY: as in `unknown`.
+    unsafe { asm!("mov.b32 {d}, {address};", d = out(reg32) same, address = in(reg32) address, options(nomem, nostack)) }
+    same
+}
+
 /// Gives registers back to the pool: each thread of the warpgroup keeps `REGISTERS`.
 ///
 /// # Safety
