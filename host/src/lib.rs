@@ -83,6 +83,7 @@ mod error;
 mod kernels;
 mod launch;
 mod layout;
+mod lengths;
 mod memory;
 mod plan;
 pub mod raw;

@@ -1,7 +1,9 @@
 //! Every rule is broken once and must be named; every layout that is legal must pass.
 
+use hopper_attention_kernels::params::MAX_SEQLEN;
+
 use super::*;
-use crate::Layout;
+use crate::{Dim, Layout};
 
 const Q: u64 = 0x1_0000_0000;
 const K: u64 = 0x2_0000_0000;
@@ -18,6 +20,7 @@ struct Arguments {
     o: Tensor4,
     lse: Option<Lse>,
     options: Options,
+    arrays: Arrays,
 }
 
 impl Arguments {
@@ -43,11 +46,12 @@ impl Arguments {
             o: tensor(O, seqlen_q, heads),
             lse: None,
             options: Options::default(),
+            arrays: Arrays::default(),
         }
     }
 
     fn plan(&self) -> Result<Option<Plan>, Error> {
-        Plan::new(&self.q, &self.k, &self.v, &self.o, self.lse, &self.options)
+        Plan::new([&self.q, &self.k, &self.v, &self.o], self.lse, &self.options, &self.arrays)
     }
 
     fn accepted(&self) -> Plan {
@@ -116,7 +120,7 @@ fn shapes_that_disagree() {
     set(|a| &mut a.v, Dim::Heads, 1).is_invalid("v.heads");
     set(|a| &mut a.o, Dim::Heads, 5).is_invalid("o.heads");
     set(|a| &mut a.k, Dim::HeadDim, 64).is_invalid("k.head_dim");
-    set(|a| &mut a.v, Dim::HeadDim, 64).is_invalid("v.head_dim");
+    set(|a| &mut a.v, Dim::HeadDim, 64).is_invalid("o.head_dim");
     set(|a| &mut a.o, Dim::HeadDim, 64).is_invalid("o.head_dim");
     Arguments::of(2, 9, 9, 6, 4, 64, Layout::bshd).is_invalid("q.heads");
     Arguments::of(2, 9, 9, 2, 4, 64, Layout::bshd).is_invalid("q.heads");
