@@ -12,6 +12,7 @@
 pub mod block_range;
 pub mod config;
 pub mod fast_divide;
+pub mod key_range;
 pub mod layout;
 pub mod params;
 pub mod schedule;

@@ -3,27 +3,32 @@
 //! ```text
 //! for each query i:
 //!     s_j = softmax_scale * q_i . k_j              for the visible keys j
-//!     m   = max_j s_j
+//!     s_j = softcap * tanh(s_j / softcap)          with a soft cap
+//!     s_j = s_j - slope * |i + seqlen_k - seqlen_q - j|     with ALiBi
+//!     m   = max(sink, max_j s_j)                   without a sink, sink = -inf
 //!     p_j = exp(s_j - m)
-//!     o_i = sum_j p_j v_j / sum_j p_j
-//!     lse = m + ln(sum_j p_j)
+//!     l   = exp(sink - m) + sum_j p_j
+//!     o_i = sum_j p_j v_j / l
+//!     lse = m + ln l
 //! ```
 
 use super::Problem;
+use super::problem::Score;
 use super::rows::{self, Attention, Row};
 use crate::Element;
+use std::ops::Range;
 
 /// Rows that one thread computes at a time: they share the conversion of each key.
 const BLOCK: usize = 64;
 /// Logits that one thread keeps.
 const MAX_LOGITS: usize = 1 << 22;
 
-/// O `[batch, seqlen_q, num_heads, head_dim]` and the log-sum-exp `[batch, num_heads, seqlen_q]`.
+/// O `[batch, seqlen_q, num_heads, head_dim_v]` and the log-sum-exp `[batch, num_heads, seqlen_q]`.
 pub fn attention<T: Element>(problem: &Problem<'_, T>) -> Attention<f64, f64> {
     rows::all(problem, |all| attention_rows(problem, all))
 }
 
-/// The given rows of O `[rows, head_dim]` and of the log-sum-exp `[rows]`, for problems too large to compute whole.
+/// The given rows of O `[rows, head_dim_v]` and of the log-sum-exp `[rows]`, for problems too large to compute whole.
 ///
 /// # Panics
 ///
@@ -37,53 +42,80 @@ pub fn attention_rows<T: Element>(problem: &Problem<'_, T>, rows: &[Row]) -> Att
 fn compute<T: Element>(problem: &Problem<'_, T>, rows: &[Row]) -> Attention<f64, f64> {
     let (batch_idx, head_idx) = (rows[0].batch_idx, rows[0].head_idx);
     let head_idx_k = problem.head_idx_k(head_idx);
-    let head_dim = problem.head_dim();
-    let visible: Vec<usize> = rows.iter().map(|row| problem.visible_keys(row.position)).collect();
-    let keys = visible.iter().copied().max().unwrap_or(0);
-    let mut widened = Widened::new(head_dim);
+    let (head_dim, head_dim_v) = (problem.head_dim(), problem.head_dim_v());
+    let mut visible: Vec<Range<usize>> = rows.iter().map(|row| problem.visible_keys(row.position)).collect();
+    let keys = hull(&visible);
 
+    let mut widened = Widened::new(head_dim);
     let mut queries = Vec::with_capacity(rows.len() * head_dim);
     for row in rows {
         queries.extend_from_slice(widened.load(problem.q.row(batch_idx, row.position, head_idx)));
     }
-    let mut weights = vec![f64::NEG_INFINITY; rows.len() * keys];
-    for j in 0..keys {
+    // Logits first, -inf where a key is not visible.
+    let mut weights = vec![f64::NEG_INFINITY; rows.len() * keys.len()];
+    for (column, j) in keys.clone().enumerate() {
         let key = widened.load(problem.k.row(batch_idx, j, head_idx_k));
         for (r, query) in queries.chunks_exact(head_dim).enumerate() {
-            if j < visible[r] {
-                weights[r * keys + j] = f64::from(problem.softmax_scale) * dot(query, key);
+            if visible[r].contains(&j) {
+                let logit = f64::from(problem.softmax_scale) * dot(query, key);
+                weights[r * keys.len() + column] = score(problem, rows[r], j, logit);
             }
         }
     }
 
-    // From logits to weights that add up to 1.
-    let mut lse = vec![f64::NEG_INFINITY; rows.len()];
-    for (r, lse) in lse.iter_mut().enumerate() {
-        let weights = &mut weights[r * keys..][..visible[r]];
-        // `f64::max` passes over NaN; the sum does not.
-        let row_max = weights.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sink = f64::from(problem.sink(head_idx));
+    let mut attention = Attention { o: Vec::with_capacity(rows.len() * head_dim_v), lse: Vec::with_capacity(rows.len()) };
+    for (r, visible) in visible.iter_mut().enumerate() {
+        let weights = &mut weights[r * keys.len()..][..keys.len()];
         if weights.iter().all(|&logit| logit == f64::NEG_INFINITY) {
-            weights.fill(0.0);
-            continue;
+            // A row that sees nothing takes no value, not even NaN.
+            *visible = 0..0;
         }
-        weights.iter_mut().for_each(|logit| *logit = (*logit - row_max).exp());
-        let row_sum: f64 = weights.iter().sum();
-        weights.iter_mut().for_each(|weight| *weight /= row_sum);
-        *lse = row_max + row_sum.ln();
+        let lse = softmax(weights, sink);
+        let o = if lse.is_nan() { f64::NAN } else { 0.0 };
+        attention.o.resize((r + 1) * head_dim_v, o);
+        attention.lse.push(lse);
     }
 
-    let mut o = vec![0.0; rows.len() * head_dim];
-    for j in 0..keys {
+    let mut widened = Widened::new(head_dim_v);
+    for (column, j) in keys.clone().enumerate() {
         let value = widened.load(problem.v.row(batch_idx, j, head_idx_k));
-        for (r, o) in o.chunks_exact_mut(head_dim).enumerate() {
-            // A row with lse = -inf sees no value, not even NaN.
-            if j < visible[r] && lse[r] != f64::NEG_INFINITY {
-                let weight = weights[r * keys + j];
+        for (r, o) in attention.o.chunks_exact_mut(head_dim_v).enumerate() {
+            if visible[r].contains(&j) {
+                let weight = weights[r * keys.len() + column];
                 o.iter_mut().zip(value).for_each(|(o, &v)| *o += weight * v);
             }
         }
     }
-    Attention { o, lse }
+    attention
+}
+
+/// From the first key that any row sees to the last.
+fn hull(visible: &[Range<usize>]) -> Range<usize> {
+    let some = || visible.iter().filter(|keys| !keys.is_empty());
+    let begin = some().map(|keys| keys.start).min().unwrap_or(0);
+    begin..some().map(|keys| keys.end).max().unwrap_or(begin)
+}
+
+/// What the softmax gets of a logit.
+fn score<T: Element>(problem: &Problem<'_, T>, row: Row, key: usize, logit: f64) -> f64 {
+    match problem.score {
+        Score::Identity => logit,
+        Score::SoftCap(cap) => f64::from(cap) * (logit / f64::from(cap)).tanh(),
+        Score::Alibi(slopes) => logit - f64::from(slopes[row.head_idx]) * problem.distance(row.position, key) as f64,
+    }
+}
+
+/// Turns logits into weights, which add up to 1 with that of the sink, and returns the log-sum-exp: -inf if that is what they all are.
+fn softmax(logits: &mut [f64], sink: f64) -> f64 {
+    // `f64::max` passes over NaN; the sum does not.
+    let row_max = logits.iter().copied().fold(sink, f64::max);
+    // Of nothing but -inf, exp(-inf - 0) = 0 and 0 + ln 0 = -inf.
+    let row_max = if row_max == f64::NEG_INFINITY { 0.0 } else { row_max };
+    logits.iter_mut().for_each(|logit| *logit = (*logit - row_max).exp());
+    let row_sum = logits.iter().sum::<f64>() + (sink - row_max).exp();
+    logits.iter_mut().for_each(|weight| *weight /= row_sum);
+    row_max + row_sum.ln()
 }
 
 /// One row of a tensor, as f64.

@@ -7,13 +7,15 @@
 //!   a right kernel may be from `exact`, and models what the tensor core does with NaN and infinity.
 //!
 //! ```text
-//! S   = softmax_scale * Q K^T                      key j is visible to query i iff !causal or j <= i + seqlen_k - seqlen_q
-//! O   = softmax(S) V                               over the visible keys
-//! lse = ln(sum_j exp(S_ij))                        natural logarithm
+//! S   = score(softmax_scale * Q K^T)               identity, soft cap or ALiBi
+//! lse = ln(exp(sink) + sum_j exp(S_ij))            natural logarithm; over the visible keys
+//! O   = sum_j exp(S_ij - lse_i) V_j                softmax(S) V if there is no sink
 //! ```
 //!
-//! A query that sees no key, or whose visible logits are all -inf, has O = 0 and lse = -inf. A visible logit that is NaN or +inf makes
-//! that row's O and lse NaN. With grouped heads, query head h reads key head `h / (num_heads / num_heads_k)`.
+//! With `d = i + seqlen_k - seqlen_q`, key j is visible to query i iff `d - window_left <= j <= d + window_right`; causal is a right bound
+//! of 0, and there need be no bound. A query that sees no key, or whose visible logits are all -inf, has O = 0 and lse = sink, which is
+//! -inf if there is none. A visible logit that is NaN or +inf, or such a sink, makes that row's O and lse NaN. With grouped heads, query
+//! head h reads key head `h / (num_heads / num_heads_k)`.
 //!
 //! ```
 //! use half::bf16;

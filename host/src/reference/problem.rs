@@ -1,5 +1,7 @@
 //! What the references compute, and on what.
 
+use std::ops::Range;
+
 use crate::Element;
 use crate::{Error, Layout};
 
@@ -51,40 +53,71 @@ pub struct Problem<'a, T> {
     pub(super) k: HostTensor<'a, T>,
     pub(super) v: HostTensor<'a, T>,
     pub(super) causal: bool,
+    pub(super) window_left: Option<usize>,
+    pub(super) window_right: Option<usize>,
     pub(super) softmax_scale: f32,
+    pub(super) score: Score<'a>,
+    pub(super) sinks: Option<&'a [f32]>,
+}
+
+/// What a logit, `softmax_scale * q . k`, becomes before the softmax.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Score<'a> {
+    Identity,
+    /// The cap.
+    SoftCap(f32),
+    /// The slope of each query head.
+    Alibi(&'a [f32]),
 }
 
 impl<'a, T: Element> Problem<'a, T> {
-    /// Attention of `q` `[batch, seqlen_q, num_heads, head_dim]` to `k` and `v` `[batch, seqlen_k, num_heads_k, head_dim]`, without a mask
-    /// and with a scale of 1/sqrt(head_dim).
+    /// Attention of `q` `[batch, seqlen_q, num_heads, head_dim]` to `k` `[batch, seqlen_k, num_heads_k, head_dim]` and `v`
+    /// `[batch, seqlen_k, num_heads_k, head_dim_v]`, without a mask and with a scale of 1/sqrt(head_dim). O is
+    /// `[batch, seqlen_q, num_heads, head_dim_v]`.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the shapes disagree, num_heads is no multiple of num_heads_k, head_dim is 0, or O would not fit in the address
-    /// space.
+    /// [`Error::Invalid`] if the shapes disagree, num_heads is no multiple of num_heads_k, head_dim or head_dim_v is 0, or O would not fit
+    /// in the address space.
     pub fn new(q: HostTensor<'a, T>, k: HostTensor<'a, T>, v: HostTensor<'a, T>) -> Result<Self, Error> {
-        let [batch, _, num_heads, head_dim] = q.shape();
-        let [batch_k, _, num_heads_k, head_dim_k] = k.shape();
-        if head_dim == 0 {
-            return Err(Error::invalid("q.head_dim", head_dim, "at least 1"));
+        let [batch, seqlen_q, num_heads, head_dim] = q.shape();
+        let [batch_k, seqlen_k, num_heads_k, head_dim_k] = k.shape();
+        let [batch_v, seqlen_v, num_heads_v, head_dim_v] = v.shape();
+        for (field, head_dim) in [("q.head_dim", head_dim), ("v.head_dim", head_dim_v)] {
+            if head_dim == 0 {
+                return Err(Error::invalid(field, head_dim, "at least 1"));
+            }
         }
-        if v.shape() != k.shape() {
-            return Err(Error::invalid("v.shape", format!("{:?}", v.shape()), format!("that of k: {:?}", k.shape())));
+        if (batch_v, seqlen_v, num_heads_v) != (batch_k, seqlen_k, num_heads_k) {
+            let requirement = format!("that of k, {:?}, but for head_dim", k.shape());
+            return Err(Error::invalid("v.shape", format!("{:?}", v.shape()), requirement));
         }
         if (batch_k, head_dim_k) != (batch, head_dim) {
             let requirement = format!("of the batch and head_dim of q: {batch} and {head_dim}");
             return Err(Error::invalid("k.shape", format!("{:?}", k.shape()), requirement));
         }
         // Repeated by strides of 0, a small Q can have more rows than O has room for.
-        let bytes = q.layout.elements().and_then(|elements| elements.checked_mul(size_of::<f64>()));
+        let elements = Layout::bshd([batch, seqlen_q, num_heads, head_dim_v]).elements();
+        let bytes = elements.and_then(|elements| elements.checked_mul(size_of::<f64>()));
         if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
-            return Err(Error::invalid("q.shape", format!("{:?}", q.shape()), "such that O as f64 has at most isize::MAX bytes"));
+            let requirement = format!("such that O, with a head_dim of {head_dim_v}, has at most isize::MAX bytes as f64");
+            return Err(Error::invalid("q.shape", format!("{:?}", q.shape()), requirement));
         }
         // Only 0 is a multiple of 0.
         if !num_heads.is_multiple_of(num_heads_k) {
             return Err(Error::invalid("q.heads", num_heads, format!("a multiple of k.heads: {num_heads_k}")));
         }
-        Ok(Self { q, k, v, causal: false, softmax_scale: (1.0 / (head_dim as f64).sqrt()) as f32 })
+        Ok(Self {
+            q,
+            k,
+            v,
+            causal: false,
+            window_left: None,
+            window_right: None,
+            softmax_scale: (1.0 / (head_dim as f64).sqrt()) as f32,
+            score: Score::Identity,
+            sinks: None,
+        })
     }
 
     /// Whether query i sees only the keys `j <= i + seqlen_k - seqlen_q`.
@@ -93,10 +126,70 @@ impl<'a, T: Element> Problem<'a, T> {
         Self { causal, ..self }
     }
 
+    /// How many keys query i sees to the left and to the right of key `i + seqlen_k - seqlen_q`, which it sees too, if there is one:
+    /// the keys j with `i + seqlen_k - seqlen_q - left <= j <= i + seqlen_k - seqlen_q + right`. `None` is no bound. With
+    /// [`causal`](Self::causal), `right` counts as 0.
+    #[must_use]
+    pub fn window(self, left: Option<usize>, right: Option<usize>) -> Self {
+        Self { window_left: left, window_right: right, ..self }
+    }
+
     /// The factor of Q K^T.
     #[must_use]
     pub fn softmax_scale(self, softmax_scale: f32) -> Self {
         Self { softmax_scale, ..self }
+    }
+
+    /// Bounds the logits: each `s = softmax_scale * q . k` becomes `cap * tanh(s / cap)`. A logit of -inf is no mask then: it becomes -cap.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] unless `cap` is positive and finite; [`Error::Unsupported`] together with ALiBi.
+    pub fn softcap(self, cap: f32) -> Result<Self, Error> {
+        if !(cap > 0.0 && cap.is_finite()) {
+            return Err(Error::invalid("softcap", cap, "positive and finite"));
+        }
+        if let Score::Alibi(_) = self.score {
+            return Err(Error::unsupported("softcap", cap, NOT_BOTH));
+        }
+        Ok(Self { score: Score::SoftCap(cap), ..self })
+    }
+
+    /// Attention with linear biases (ALiBi, arXiv 2108.12409): each `s = softmax_scale * q . k` of query head h becomes
+    /// `s - slopes[h] * |i + seqlen_k - seqlen_q - j|`. `slopes` is `[num_heads]`, in natural units.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] unless there is a slope for each query head; [`Error::Unsupported`] together with a soft cap.
+    pub fn alibi_slopes(self, slopes: &'a [f32]) -> Result<Self, Error> {
+        self.check_one_a_head("alibi_slopes.len", slopes)?;
+        if let Score::SoftCap(_) = self.score {
+            return Err(Error::unsupported("alibi_slopes", format!("{slopes:?}"), NOT_BOTH));
+        }
+        Ok(Self { score: Score::Alibi(slopes), ..self })
+    }
+
+    /// A logit for each query head, `[num_heads]`, that joins the denominator of all its rows, as of a key whose V is 0. It is in natural
+    /// units: neither softmax_scale nor the soft cap nor ALiBi applies to it. -inf is none.
+    ///
+    /// ```text
+    /// lse_i = ln(exp(sinks[h]) + sum_j exp(S_ij))      o_i = sum_j exp(S_ij - lse_i) v_j
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] unless there is a sink for each query head.
+    pub fn sinks(self, sinks: &'a [f32]) -> Result<Self, Error> {
+        self.check_one_a_head("sinks.len", sinks)?;
+        Ok(Self { sinks: Some(sinks), ..self })
+    }
+
+    fn check_one_a_head(&self, field: &str, values: &[f32]) -> Result<(), Error> {
+        let num_heads = self.q.shape()[2];
+        if values.len() == num_heads {
+            return Ok(());
+        }
+        Err(Error::invalid(field, values.len(), format!("the number of query heads: {num_heads}")))
     }
 
     /// Queries of each batch entry.
@@ -113,15 +206,42 @@ impl<'a, T: Element> Problem<'a, T> {
         self.q.shape()[3]
     }
 
+    /// That of V and O.
+    pub(super) fn head_dim_v(&self) -> usize {
+        self.v.shape()[3]
+    }
+
     /// The key head that query head `head_idx` reads.
     pub(super) fn head_idx_k(&self, head_idx: usize) -> usize {
         let (num_heads, num_heads_k) = (self.q.shape()[2], self.k.shape()[2]);
         head_idx / (num_heads / num_heads_k)
     }
 
-    /// How many keys query `position` sees: the first so many.
-    pub fn visible_keys(&self, position: usize) -> usize {
-        let later_queries = self.seqlen_q().saturating_sub(position).saturating_sub(1);
-        if self.causal { self.seqlen_k().saturating_sub(later_queries) } else { self.seqlen_k() }
+    /// The sink of query head `head_idx`; -inf if there is none.
+    pub(super) fn sink(&self, head_idx: usize) -> f32 {
+        self.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[head_idx])
+    }
+
+    /// `|i + seqlen_k - seqlen_q - j|` for query i and key j.
+    pub(super) fn distance(&self, position: usize, key: usize) -> usize {
+        (position + self.seqlen_k()).abs_diff(key + self.seqlen_q())
+    }
+
+    /// The largest `j - (i + seqlen_k - seqlen_q)` that query i sees; `None` is no bound.
+    pub(super) fn right_bound(&self) -> Option<usize> {
+        if self.causal { Some(0) } else { self.window_right }
+    }
+
+    /// The keys that query `position`, below seqlen_q, sees.
+    pub fn visible_keys(&self, position: usize) -> Range<usize> {
+        // Both sides of each bound are moved by seqlen_q, so that nothing is negative.
+        let (seqlen_q, seqlen_k) = (self.seqlen_q(), self.seqlen_k());
+        let aligned = position.saturating_add(seqlen_k);
+        let begin = self.window_left.map_or(0, |left| aligned.saturating_sub(seqlen_q.saturating_add(left)));
+        let behind = |right: usize| aligned.saturating_add(right).saturating_add(1).saturating_sub(seqlen_q);
+        let end = self.right_bound().map_or(seqlen_k, |right| behind(right).min(seqlen_k));
+        begin..end
     }
 }
+
+const NOT_BOTH: &str = "without the other: no kernel has both a soft cap and ALiBi";

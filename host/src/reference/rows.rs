@@ -19,7 +19,7 @@ pub struct Row {
 /// O and the log-sum-exp, contiguous.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Attention<O, L> {
-    /// `[batch, seqlen_q, num_heads, head_dim]`, or `[rows, head_dim]` where rows were asked for.
+    /// `[batch, seqlen_q, num_heads, head_dim_v]`, or `[rows, head_dim_v]` where rows were asked for.
     pub o: Vec<O>,
     /// `[batch, num_heads, seqlen_q]`, or `[rows]`; natural logarithm.
     pub lse: Vec<L>,
@@ -60,13 +60,14 @@ fn runs(rows: &[Row], block: usize) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// Computes all rows with `compute_rows` and brings O into `[batch, seqlen_q, num_heads, head_dim]`.
+/// Computes all rows with `compute_rows` and brings O into `[batch, seqlen_q, num_heads, head_dim_v]`.
 pub(super) fn all<T, O, L>(problem: &Problem<'_, T>, compute_rows: impl FnOnce(&[Row]) -> Attention<O, L>) -> Attention<O, L>
 where
     T: Element,
     O: Copy,
 {
-    let [batch, seqlen_q, num_heads, head_dim] = problem.q.shape();
+    let [batch, seqlen_q, num_heads, _] = problem.q.shape();
+    let head_dim_v = problem.head_dim_v();
     let mut rows = Vec::with_capacity(batch * num_heads * seqlen_q);
     for batch_idx in 0..batch {
         for head_idx in 0..num_heads {
@@ -79,7 +80,7 @@ where
         for position in 0..seqlen_q {
             for head_idx in 0..num_heads {
                 let row = (batch_idx * num_heads + head_idx) * seqlen_q + position;
-                o.extend_from_slice(&by_head.o[row * head_dim..(row + 1) * head_dim]);
+                o.extend_from_slice(&by_head.o[row * head_dim_v..(row + 1) * head_dim_v]);
             }
         }
     }

@@ -1,5 +1,10 @@
 //! The references against closed forms, and against each other.
 
+mod definition;
+mod score;
+mod sinks;
+mod window;
+
 use super::*;
 use crate::{Dim, Element, Error, Layout};
 use half::{bf16, f16};
@@ -331,6 +336,7 @@ fn faults_name_field_and_value() {
         (tensor([1, 2, 2, 8]), tensor([1, 2, 2, 8]), tensor([1, 1, 2, 8]), "v.shape is [1, 1, 2, 8]"),
         (tensor([1, 2, 2, 8]), tensor([1, 2, 2, 16]), tensor([1, 2, 2, 16]), "k.shape is [1, 2, 2, 16]"),
         (tensor([1, 2, 2, 0]), tensor([1, 2, 2, 0]), tensor([1, 2, 2, 0]), "q.head_dim is 0"),
+        (tensor([1, 2, 2, 8]), tensor([1, 2, 2, 8]), tensor([1, 2, 2, 0]), "v.head_dim is 0"),
     ];
     for (q, k, v, words) in faults {
         assert_eq!(fault(Problem::new(q, k, v).unwrap_err()), words);
@@ -338,6 +344,21 @@ fn faults_name_field_and_value() {
     let wide = vec![f16::ONE; 264];
     let x = HostTensor::new(&wide, Layout::bshd([1, 1, 1, 264])).unwrap();
     assert_eq!(fault(tiled::attention(&Problem::new(x, x, x).unwrap()).unwrap_err()), "q.head_dim is 264");
+    let narrow = tensor([1, 1, 1, 8]);
+    assert_eq!(fault(tiled::attention(&Problem::new(narrow, narrow, x).unwrap()).unwrap_err()), "v.head_dim is 264");
+
+    let x = tensor([1, 2, 2, 8]);
+    let problem = Problem::new(x, x, x).unwrap();
+    for cap in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        assert_eq!(fault(problem.softcap(cap).unwrap_err()), format!("softcap is {cap}"));
+    }
+    for values in [&[][..], &[1.0], &[1.0; 3]] {
+        assert_eq!(fault(problem.alibi_slopes(values).unwrap_err()), format!("alibi_slopes.len is {}", values.len()));
+        assert_eq!(fault(problem.sinks(values).unwrap_err()), format!("sinks.len is {}", values.len()));
+    }
+    let (capped, biased) = (problem.softcap(30.0).unwrap(), problem.alibi_slopes(&[1.0; 2]).unwrap());
+    assert_eq!(fault(capped.alibi_slopes(&[1.0; 2]).unwrap_err()), "alibi_slopes is [1.0, 1.0]");
+    assert_eq!(fault(biased.softcap(30.0).unwrap_err()), "softcap is 30");
 }
 
 #[test]

@@ -4,8 +4,9 @@
 //! for each 64 queries, a math warpgroup's tile, for each of them:
 //!     ms = -inf, l = 0, O = 0
 //!     for each tile of tile_n keys that the query tile visits, the last first:
-//!         S      = Q K^T                                    f32; -inf where masked; keys beyond the sequence are rows of zeros
-//!         P      = exp2(S * scale_log2 - ms)                a fused multiply-add; scale_log2 = softmax_scale * log2(e), rounded to f32
+//!         S      = Q K^T                                    f32; keys beyond the sequence are rows of zeros
+//!         S      = score(S)                                 -inf where masked
+//!         P      = exp2(S * scale_log2 - ms)                a fused multiply-add
 //!         where ms = -inf, or |ms| >= 2^23, or a lane's part of sum(P) exceeds 2^12:
 //!             ms'   = max(ms, max(S) * scale_log2)          0 instead of -inf in what follows
 //!             P     = exp2(S * scale_log2 - ms')            where |ms'| >= 2^23 the product is rounded first
@@ -13,31 +14,50 @@
 //!             ms    = ms'
 //!         l      = l + sum(P)                               of P before it is rounded
 //!         O      = O + round(P) V                           P rounded to the element type
-//!     O   = round(O * (1 / l)),  lse = (ms + log2 l) * ln 2     where l = 0, 1 / l counts as 0
+//!     ms'    = max(ms, sink * log2(e))                      without a sink, sink = -inf; again 0 instead of -inf
+//!     alpha  = exp2(ms - ms')
+//!     l      = alpha * l + exp2(sink * log2(e) - ms')
+//!     O      = round(O * (alpha / l)),  lse = (ms' + log2 l) * ln 2     where l = 0, 1 / l counts as 0
+//! ```
+//!
+//! The host hands over constants, rounded from f64 to f32, that depend on the score function:
+//!
+//! ```text
+//!                score(S)                                  score_scale              scale_log2
+//! identity       S                                                                  softmax_scale * log2(e)
+//! soft cap       tanh(S * score_scale)                     softmax_scale / cap      cap * log2(e)
+//! ALiBi          S * score_scale - slope * distance        softmax_scale            log2(e)
 //! ```
 //!
 //! The tensor core multiplies every P of a tile by its V, also where P = 0 by the mask. So NaN or infinity in V reaches every query whose
 //! tile visits that key tile, here as in the kernel, even a query that sees no key; in Q and K it reaches the queries that see it.
 
 use super::Problem;
+use super::problem::Score;
 use super::rows::{self, Attention, Row};
 use crate::Element;
 use crate::Error;
-use hopper_attention_kernels::block_range::block_range;
-use hopper_attention_kernels::config::{MAX_SUM, ROUND_FIRST, TileConfig, WARPGROUP_ROWS, forward_config};
+use hopper_attention_kernels::config::{MAX_SUM, ROUND_FIRST, TileConfig, WARPGROUP_ROWS, forward_config, general_config};
+use hopper_attention_kernels::key_range::{Window, key_range};
 use hopper_attention_kernels::params::MAX_SEQLEN;
+use std::f64::consts::LOG2_E;
+use std::ops::Range;
 
-/// O `[batch, seqlen_q, num_heads, head_dim]` and the log-sum-exp `[batch, num_heads, seqlen_q]`.
+/// The largest relative error of the instruction that a soft cap takes, `tanh.approx.f32` (PTX ISA, "tanh"): a capped logit may be off by
+/// this share of itself.
+pub const TANH_ERROR: f64 = 1.0 / (1 << 11) as f64;
+
+/// O `[batch, seqlen_q, num_heads, head_dim_v]` and the log-sum-exp `[batch, num_heads, seqlen_q]`.
 ///
 /// # Errors
 ///
-/// [`Error::Unsupported`] if no kernel has this head_dim, or a sequence is longer than the kernels' tile arithmetic holds.
+/// [`Error::Unsupported`] if no kernel has this head_dim or head_dim_v, or a sequence is longer than the kernels' tile arithmetic holds.
 pub fn attention<T: Element>(problem: &Problem<'_, T>) -> Result<Attention<T, f32>, Error> {
     let config = config_of(problem)?;
     Ok(rows::all(problem, |all| with_config(problem, &config, all)))
 }
 
-/// The given rows of O `[rows, head_dim]` and of the log-sum-exp `[rows]`, for problems too large to compute whole.
+/// The given rows of O `[rows, head_dim_v]` and of the log-sum-exp `[rows]`, for problems too large to compute whole.
 ///
 /// # Errors
 ///
@@ -56,9 +76,17 @@ fn config_of<T: Element>(problem: &Problem<'_, T>) -> Result<TileConfig, Error> 
             return Err(Error::unsupported(field, seqlen, format!("at most {MAX_SEQLEN}: the kernels count in 32 bits")));
         }
     }
-    let head_dim = problem.head_dim();
-    let config = u32::try_from(head_dim).ok().and_then(|head_dim| forward_config(head_dim, problem.causal));
-    config.ok_or_else(|| Error::unsupported("q.head_dim", head_dim, "at most 256"))
+    let (head_dim, head_dim_v) = (problem.head_dim(), problem.head_dim_v());
+    let larger = u32::try_from(head_dim.max(head_dim_v)).ok();
+    let is_plain = head_dim == head_dim_v
+        && (problem.window_left, problem.window_right) == (None, None)
+        && matches!(problem.score, Score::Identity)
+        && problem.sinks.is_none();
+    let config = larger.and_then(|larger| if is_plain { forward_config(larger, problem.causal) } else { general_config(larger) });
+    config.ok_or_else(|| {
+        let field = if head_dim >= head_dim_v { "q.head_dim" } else { "v.head_dim" };
+        Error::unsupported(field, head_dim.max(head_dim_v), "at most 256")
+    })
 }
 
 pub(super) fn with_config<T: Element>(problem: &Problem<'_, T>, config: &TileConfig, rows: &[Row]) -> Attention<T, f32> {
@@ -69,24 +97,21 @@ pub(super) fn with_config<T: Element>(problem: &Problem<'_, T>, config: &TileCon
 fn compute<T: Element>(problem: &Problem<'_, T>, config: &TileConfig, rows: &[Row]) -> Attention<T, f32> {
     let Row { batch_idx, head_idx, position } = rows[0];
     let head_idx_k = problem.head_idx_k(head_idx);
-    let head_dim = problem.head_dim();
+    let (head_dim, head_dim_v) = (problem.head_dim(), problem.head_dim_v());
     let tile_n = config.tile_n as usize;
-    let first_row = position as u32 / WARPGROUP_ROWS * WARPGROUP_ROWS;
-    let (seqlen_q, seqlen_k) = (problem.seqlen_q() as u32, problem.seqlen_k() as u32);
-    let range = block_range(problem.causal, WARPGROUP_ROWS, config.tile_n, first_row, seqlen_q, seqlen_k);
 
     let mut queries = vec![0.0; rows.len() * head_dim];
     for (query, row) in queries.chunks_exact_mut(head_dim).zip(rows) {
         T::widen(problem.q.row(batch_idx, row.position, head_idx), query);
     }
-    let scale_log2 = softmax_scale_log2(problem.softmax_scale);
-    let mut states: Vec<RowState> = rows.iter().map(|_| RowState::new(head_dim)).collect();
+    let scales = Scales::new(problem);
+    let mut states: Vec<RowState> = rows.iter().map(|_| RowState::new(head_dim_v)).collect();
     let mut keys = vec![0.0; tile_n * head_dim];
-    let mut values = vec![0.0; tile_n * head_dim];
+    let mut values = vec![0.0; tile_n * head_dim_v];
     let mut p = vec![0.0; tile_n];
-    for n_block in (0..range.n_block_max as usize).rev() {
+    for n_block in visited_tiles(problem, config.tile_n, position).rev() {
         let first_key = n_block * tile_n;
-        for (j, (key, value)) in keys.chunks_exact_mut(head_dim).zip(values.chunks_exact_mut(head_dim)).enumerate() {
+        for (j, (key, value)) in keys.chunks_exact_mut(head_dim).zip(values.chunks_exact_mut(head_dim_v)).enumerate() {
             if first_key + j < problem.seqlen_k() {
                 T::widen(problem.k.row(batch_idx, first_key + j, head_idx_k), key);
                 T::widen(problem.v.row(batch_idx, first_key + j, head_idx_k), value);
@@ -96,22 +121,69 @@ fn compute<T: Element>(problem: &Problem<'_, T>, config: &TileConfig, rows: &[Ro
             }
         }
         for ((state, query), row) in states.iter_mut().zip(queries.chunks_exact(head_dim)).zip(rows) {
-            let visible = problem.visible_keys(row.position).saturating_sub(first_key);
-            for (j, (s, key)) in p.iter_mut().zip(keys.chunks_exact(head_dim)).enumerate() {
-                *s = if j < visible { dot(query, key) } else { f32::NEG_INFINITY };
+            let visible = problem.visible_keys(row.position);
+            for ((j, s), key) in (first_key..).zip(&mut p).zip(keys.chunks_exact(head_dim)) {
+                *s = if visible.contains(&j) { score(problem, &scales, *row, j, dot(query, key)) } else { f32::NEG_INFINITY };
             }
-            state.step(&mut p, scale_log2);
+            state.step(&mut p, scales.log2);
             state.accumulate::<T>(&p, &values);
         }
     }
-    let mut attention = Attention { o: Vec::with_capacity(rows.len() * head_dim), lse: Vec::with_capacity(rows.len()) };
-    states.into_iter().for_each(|state| state.finish(&mut attention));
+    let mut attention = Attention { o: Vec::with_capacity(rows.len() * head_dim_v), lse: Vec::with_capacity(rows.len()) };
+    states.into_iter().for_each(|state| state.finish(problem.sink(head_idx), &mut attention));
     attention
 }
 
-/// softmax_scale * log2(e), as the host hands it to the kernel.
-fn softmax_scale_log2(softmax_scale: f32) -> f32 {
-    (f64::from(softmax_scale) * std::f64::consts::LOG2_E) as f32
+/// The key tiles that the math warpgroup of query `position` visits.
+fn visited_tiles<T: Element>(problem: &Problem<'_, T>, tile_n: u32, position: usize) -> Range<usize> {
+    let bound = |side: Option<usize>| side.map_or(MAX_SEQLEN, |side| side.min(MAX_SEQLEN as usize) as u32);
+    let window = Window { left: bound(problem.window_left), right: bound(problem.right_bound()) };
+    let first_row = position as u32 / WARPGROUP_ROWS * WARPGROUP_ROWS;
+    let range = key_range(window, WARPGROUP_ROWS, tile_n, first_row, problem.seqlen_q() as u32, problem.seqlen_k() as u32);
+    range.begin as usize..range.end as usize
+}
+
+/// What the host hands to the kernel.
+struct Scales {
+    /// Factor of Q K^T before the score function.
+    score: f32,
+    /// From the score function's result to log2 units.
+    log2: f32,
+}
+
+impl Scales {
+    fn new<T: Element>(problem: &Problem<'_, T>) -> Self {
+        let softmax_scale = f64::from(problem.softmax_scale);
+        let (score, natural) = match problem.score {
+            Score::Identity => (1.0, softmax_scale),
+            Score::SoftCap(cap) => (softmax_scale / f64::from(cap), f64::from(cap)),
+            Score::Alibi(_) => (softmax_scale, 1.0),
+        };
+        Self { score: score as f32, log2: (natural * LOG2_E) as f32 }
+    }
+}
+
+/// What the softmax gets of an element of Q K^T.
+fn score<T: Element>(problem: &Problem<'_, T>, scales: &Scales, row: Row, key: usize, s: f32) -> f32 {
+    match problem.score {
+        Score::Identity => s,
+        Score::SoftCap(_) => tanh(s * scales.score),
+        Score::Alibi(slopes) => {
+            let distance = problem.distance(row.position, key) as f32;
+            (-slopes[row.head_idx]).mul_add(distance, s * scales.score)
+        }
+    }
+}
+
+/// tanh with an error such as that of `tanh.approx.f32` may be, whose bits no document states: cut off to 12 significant bits, it is up to
+/// [`TANH_ERROR`] too small.
+///
+/// Cutting rather than rounding: errors of one sign add up over the keys, as those of an approximation that is smooth do for equal logits,
+/// and shift the log-sum-exp by up to the bound, where rounding errors would cancel. Two logits of the instruction may be off by the bound
+/// in opposite directions; cut, they come half as far apart, which is what a rule that allows twice this model's error takes.
+pub(super) fn tanh(x: f32) -> f32 {
+    const CUT: u32 = (1 << 12) - 1;
+    f32::from_bits(x.tanh().to_bits() & !CUT)
 }
 
 /// What a thread of the kernel keeps for one query.
@@ -124,8 +196,8 @@ struct RowState {
 }
 
 impl RowState {
-    fn new(head_dim: usize) -> Self {
-        Self { ms: f32::NEG_INFINITY, row_sum: [0.0; 4], acc_o: vec![0.0; head_dim] }
+    fn new(head_dim_v: usize) -> Self {
+        Self { ms: f32::NEG_INFINITY, row_sum: [0.0; 4], acc_o: vec![0.0; head_dim_v] }
     }
 
     /// Turns the logits of one key tile into P, and rescales what came before.
@@ -165,11 +237,16 @@ impl RowState {
         }
     }
 
-    fn finish<T: Element>(self, attention: &mut Attention<T, f32>) {
+    fn finish<T: Element>(self, sink: f32, attention: &mut Attention<T, f32>) {
+        let sink_log2 = sink * std::f32::consts::LOG2_E;
+        let ms = self.ms.max(sink_log2);
+        let subtrahend = if ms == f32::NEG_INFINITY { 0.0 } else { ms };
+        let alpha = (self.ms - subtrahend).exp2();
         let row_sum = (self.row_sum[0] + self.row_sum[1]) + (self.row_sum[2] + self.row_sum[3]);
-        let inverse = if row_sum == 0.0 { 0.0 } else { 1.0 / row_sum };
-        attention.o.extend(self.acc_o.iter().map(|&o| T::from_f32(o * inverse)));
-        attention.lse.push((self.ms + row_sum.log2()) * std::f32::consts::LN_2);
+        let row_sum = row_sum.mul_add(alpha, (sink_log2 - subtrahend).exp2());
+        let row_scale = if row_sum == 0.0 { 0.0 } else { alpha * (1.0 / row_sum) };
+        attention.o.extend(self.acc_o.iter().map(|&o| T::from_f32(o * row_scale)));
+        attention.lse.push((ms + row_sum.log2()) * std::f32::consts::LN_2);
     }
 }
 

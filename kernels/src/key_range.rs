@@ -1,0 +1,159 @@
+//! Which tiles of keys a tile of query rows visits under a window. Producer and consumer both call this, so that they agree.
+//!
+//! The window is aligned to the bottom right: with `diagonal = i + seqlen_k - seqlen_q`, query `i` sees key `j` iff
+//! `diagonal - window_left <= j <= diagonal + window_right`. Where rows see nothing, the tile of such rows visits no key tile.
+
+use crate::block_range::BlockRange;
+
+/// The key tiles of one row tile: `begin..end`, of which `unmasked_begin..unmasked_end` need no mask at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRange {
+    /// First key tile to visit.
+    pub begin: u32,
+    /// Behind the last; equal to `begin` if there is none.
+    pub end: u32,
+    /// First key tile that every row of the tile sees entirely.
+    pub unmasked_begin: u32,
+    /// Behind the last of them. `begin <= unmasked_begin <= unmasked_end <= end`.
+    pub unmasked_end: u32,
+}
+
+impl From<BlockRange> for KeyRange {
+    #[inline(always)]
+    fn from(range: BlockRange) -> Self {
+        Self { begin: 0, end: range.n_block_max, unmasked_begin: 0, unmasked_end: range.n_block_unmasked }
+    }
+}
+
+/// How far a query sees from its diagonal; [`crate::params::MAX_SEQLEN`] hides nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// To earlier keys.
+    pub left: u32,
+    /// To later keys.
+    pub right: u32,
+}
+
+impl Window {
+    /// The keys that query `row` sees: from the first number on, and before the second; none if that is no larger.
+    #[inline(always)]
+    pub const fn keys(&self, row: u32, seqlen_q: u32, seqlen_k: u32) -> (u32, u32) {
+        let diagonal = row as i64 + seqlen_k as i64 - seqlen_q as i64;
+        (clamp(diagonal - self.left as i64, seqlen_k), clamp(diagonal + self.right as i64 + 1, seqlen_k))
+    }
+}
+
+/// The key tiles that rows `first_row..first_row + tile_m` visit, as far as there are such rows: none if `first_row >= seqlen_q`. Lengths and
+/// the window's two sides are at most [`crate::params::MAX_SEQLEN`].
+#[inline(always)]
+pub const fn key_range(window: Window, tile_m: u32, tile_n: u32, first_row: u32, seqlen_q: u32, seqlen_k: u32) -> KeyRange {
+    if first_row >= seqlen_q {
+        return KeyRange { begin: 0, end: 0, unmasked_begin: 0, unmasked_end: 0 };
+    }
+    let last_row = min(first_row + tile_m, seqlen_q) - 1;
+    // Both bounds rise with the row: the first row sees the earliest keys, the last one the latest.
+    let (first_key, seen_by_first) = window.keys(first_row, seqlen_q, seqlen_k);
+    let (last_begins, seen_by_last) = window.keys(last_row, seqlen_q, seqlen_k);
+    if first_key >= seen_by_last {
+        return KeyRange { begin: 0, end: 0, unmasked_begin: 0, unmasked_end: 0 };
+    }
+    let (begin, end) = (first_key / tile_n, div_ceil(seen_by_last, tile_n));
+    let unmasked_end = max(seen_by_first / tile_n, begin);
+    let unmasked_begin = min(div_ceil(last_begins, tile_n), unmasked_end);
+    KeyRange { begin, end, unmasked_begin, unmasked_end }
+}
+
+#[inline(always)]
+const fn min(a: u32, b: u32) -> u32 {
+    if a < b { a } else { b }
+}
+
+#[inline(always)]
+const fn max(a: u32, b: u32) -> u32 {
+    if a > b { a } else { b }
+}
+
+#[inline(always)]
+const fn clamp(keys: i64, seqlen_k: u32) -> u32 {
+    if keys < 0 {
+        0
+    } else if keys > seqlen_k as i64 {
+        seqlen_k
+    } else {
+        keys as u32
+    }
+}
+
+#[inline(always)]
+#[allow(clippy::manual_div_ceil)] // A shift for a constant power of two, where `u32::div_ceil` has a remainder to look at.
+const fn div_ceil(a: u32, b: u32) -> u32 {
+    (a + b - 1) / b
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::block_range::block_range;
+    use crate::params::MAX_SEQLEN;
+    use std::vec::Vec;
+
+    /// Whether `row` sees `key`, by definition.
+    fn sees(window: Window, row: u32, key: u32, seqlen_q: u32, seqlen_k: u32) -> bool {
+        let distance = key as i64 - (row as i64 + seqlen_k as i64 - seqlen_q as i64);
+        (-(window.left as i64)..=window.right as i64).contains(&distance)
+    }
+
+    fn cases() -> impl Iterator<Item = (Window, u32, u32, u32, u32, u32)> {
+        const LENGTHS: [u32; 9] = [0, 1, 2, 7, 8, 9, 16, 17, 33];
+        const SIDES: [u32; 7] = [0, 1, 5, 8, 13, 40, MAX_SEQLEN];
+        let windows = SIDES.into_iter().flat_map(|left| SIDES.map(|right| Window { left, right }));
+        windows.flat_map(|window| {
+            [(8, 8), (12, 8), (8, 5)].into_iter().flat_map(move |(tile_m, tile_n)| {
+                LENGTHS.into_iter().skip(1).flat_map(move |seqlen_q| {
+                    LENGTHS.into_iter().flat_map(move |seqlen_k| {
+                        (0..seqlen_q + tile_m).step_by(tile_m as usize).map(move |row| (window, tile_m, tile_n, row, seqlen_q, seqlen_k))
+                    })
+                })
+            })
+        })
+    }
+
+    #[test]
+    fn visits_what_is_seen_and_masks_what_is_hidden() {
+        for (window, tile_m, tile_n, first_row, seqlen_q, seqlen_k) in cases() {
+            let case = (window, tile_m, tile_n, first_row, seqlen_q, seqlen_k);
+            let got = key_range(window, tile_m, tile_n, first_row, seqlen_q, seqlen_k);
+            let rows: Vec<_> = (first_row..(first_row + tile_m).min(seqlen_q)).collect();
+            let keys = |tile: u32| tile * tile_n..(tile + 1) * tile_n;
+            let visible = |key| key < seqlen_k && rows.iter().any(|&row| sees(window, row, key, seqlen_q, seqlen_k));
+            let seen: Vec<_> = (0..seqlen_k.div_ceil(tile_n)).filter(|&tile| keys(tile).any(visible)).collect();
+            assert_eq!((got.begin..got.end).collect::<Vec<_>>(), seen, "{case:?}");
+            assert!(got.begin <= got.unmasked_begin && got.unmasked_begin <= got.unmasked_end && got.unmasked_end <= got.end, "{case:?}");
+            for tile in got.begin..got.end {
+                let whole = keys(tile).all(|key| key < seqlen_k && rows.iter().all(|&row| sees(window, row, key, seqlen_q, seqlen_k)));
+                assert_eq!((got.unmasked_begin..got.unmasked_end).contains(&tile), whole, "tile {tile} of {case:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn open_windows_are_the_plain_masks() {
+        for (window, tile_m, tile_n, first_row, seqlen_q, seqlen_k) in cases() {
+            let open = Window { left: MAX_SEQLEN, ..window };
+            if window.right == 0 || window.right == MAX_SEQLEN {
+                let plain = block_range(window.right == 0, tile_m, tile_n, first_row, seqlen_q, seqlen_k);
+                let got = key_range(open, tile_m, tile_n, first_row, seqlen_q, seqlen_k);
+                assert_eq!(got, KeyRange::from(plain), "{:?}", (open, tile_m, tile_n, first_row, seqlen_q, seqlen_k));
+            }
+        }
+    }
+
+    #[test]
+    fn largest_lengths() {
+        let window = Window { left: MAX_SEQLEN, right: 0 };
+        let range = key_range(window, 128, 128, MAX_SEQLEN / 128 * 128, MAX_SEQLEN, MAX_SEQLEN);
+        assert_eq!((range.begin, range.end), (0, MAX_SEQLEN.div_ceil(128)));
+        assert_eq!(window.keys(0, MAX_SEQLEN, 0), (0, 0));
+    }
+}
