@@ -111,12 +111,12 @@ impl Scales {
             (_, Some(softcap)) => {
                 let cap = f64::from(softcap);
                 let capped = Self { score: (f64::from(scale) / cap) as f32, softmax_log2: (cap * LOG2_E) as f32 };
-                let usable = |factor: f32| factor > 0.0 && factor.is_finite();
-                if softcap > 0.0 && usable(capped.score) && usable(capped.softmax_log2) {
+                // What is subnormal may count as 0 on the device.
+                if softcap > 0.0 && capped.score.is_normal() && capped.softmax_log2.is_normal() {
                     return Ok(capped);
                 }
                 let requirement =
-                    format!("above 0 and finite, and softmax_scale / softcap, with {scale}, and softcap * log2(e) as well in f32");
+                    format!("above 0, and softmax_scale / softcap (here {scale} / {softcap}) and softcap * log2(e) normal in f32");
                 Err(Error::invalid("softcap", softcap, requirement))
             }
             (_, None) => Ok(identity),

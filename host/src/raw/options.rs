@@ -21,8 +21,8 @@ pub struct Options {
     /// Query `i` sees key `j` only if `j <= i + seqlen_k - seqlen_q + window_right`; `None` leaves that side open. With
     /// [`Options::causal`], which is a bound of 0, the smaller of the two holds.
     pub window_right: Option<usize>,
-    /// Makes `softcap * tanh(s / softcap)` of each scaled logit `s`. Above 0 and finite, and so are `softmax_scale / softcap` and
-    /// `softcap * log2(e)` in f32. Not together with [`Arrays::alibi_slopes`].
+    /// Makes `softcap * tanh(s / softcap)` of each scaled logit `s`. Above 0, and `softmax_scale / softcap` and `softcap * log2(e)` are normal
+    /// numbers of f32. Not together with [`Arrays::alibi_slopes`].
     pub softcap: Option<f32>,
     /// Asks the driver of each tensor whether it lies in memory of the current context, from its first byte to its last, and returns
     /// [`Error::Invalid`] where it does not, instead of a fault that ruins the context. Off by default, since it asks the driver three
