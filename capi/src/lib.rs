@@ -24,8 +24,8 @@
 //!                                  const hopper_attention_tensor *o, uint64_t lse, uint64_t lse_len, int32_t causal,
 //!                                  const float *softmax_scale, void *stream);
 //!
-//! // What hopper_attention_forward_with takes besides. All 0, but for the window's -1, means nothing of it. Addresses are of device memory, 0 for
-//! // an array that there is not.
+//! // What hopper_attention_forward_with takes besides. All 0, but for the window's -1, means nothing of it. Addresses are of device memory,
+//! // 0 for an array that there is not.
 //! typedef struct {
 //!     uint64_t sinks;          // float[num_heads]: a logit a head that joins each row's sum
 //!     uint64_t alibi_slopes;   // float[num_heads]
@@ -39,8 +39,8 @@
 //!     float    softcap;        // s becomes softcap * tanh(s / softcap); 0: none
 //! } hopper_attention_features;
 //!
-//! // hopper_attention_forward with these; the head_dim of v and o may be another than that of q and k. NULL for `features` means none.
-//! // With cu_seqlens_q `lse` is float[num_heads][total_q]. Rows that are no queries are not written. See hopper_attention::raw::forward_with.
+//! // hopper_attention_forward with these; NULL for `features` means none. With cu_seqlens_q `lse` is float[num_heads][total_q]. Rows that are
+//! // no queries are not written. See hopper_attention::raw::forward_with.
 //! int32_t hopper_attention_forward_with(const hopper_attention_tensor *q, const hopper_attention_tensor *k,
 //!                                       const hopper_attention_tensor *v, const hopper_attention_tensor *o, uint64_t lse,
 //!                                       uint64_t lse_len, int32_t causal, const float *softmax_scale,

@@ -4,8 +4,8 @@ use cust::memory::{DeviceCopy, DeviceSlice};
 
 use crate::raw::{self, Array};
 
-/// The arrays that [`Attention::forward_with`](crate::Attention::forward_with) takes, in device memory; see [`raw::Arrays`] for what each one
-/// means. None of them is there by default.
+/// The arrays that [`Attention::forward_with`](crate::Attention::forward_with) takes, in device memory; see [`raw::Arrays`] for what each
+/// one means. None of them is there by default.
 ///
 /// ```no_run
 /// # use half::bf16;

@@ -32,11 +32,11 @@ pub struct Attention {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Output<T> {
-    /// `[batch, seqlen_q, num_heads, head_dim_v]`, or `[1, total_q, num_heads, head_dim_v]` where queries are packed; contiguous. A row that
-    /// sees no key is 0.
+    /// `[batch, seqlen_q, num_heads, head_dim_v]`, or `[1, total_q, num_heads, head_dim_v]` where queries are packed; contiguous. A row
+    /// that sees no key is 0.
     pub o: Tensor<T>,
-    /// Log-sum-exp of each row's logits (scaled, and a sink among them where there are sinks), natural logarithm, `[batch, num_heads, seqlen_q]`
-    /// or `[num_heads, total_q]`. A row that sees neither key nor sink has -inf.
+    /// Log-sum-exp of each row's logits (scaled, and a sink among them where there are sinks), natural logarithm,
+    /// `[batch, num_heads, seqlen_q]` or `[num_heads, total_q]`. A row that sees neither key nor sink has -inf.
     pub lse: DeviceBuffer<f32>,
 }
 
@@ -99,9 +99,9 @@ impl Attention {
 
     /// Computes attention into new tensors of the current context, and returns when the work is done.
     ///
-    /// Shapes: `q` is `[batch, seqlen_q, num_heads, head_dim]`, `k` and `v` are `[batch, seqlen_k, num_heads_k, head_dim]`, where `v` may have
-    /// another head_dim; see [`raw::forward`]. The work runs on the legacy default stream, so it follows whatever was enqueued before on cust's streams, but for
-    /// those that were made `NON_BLOCKING`, and it cannot be captured into a graph.
+    /// Shapes: `q` is `[batch, seqlen_q, num_heads, head_dim]`, `k` and `v` are `[batch, seqlen_k, num_heads_k, head_dim]`, where `v` may
+    /// have another head_dim; see [`raw::forward`]. The work runs on the legacy default stream, so it follows whatever was enqueued before
+    /// on cust's streams, but for those that were made `NON_BLOCKING`, and it cannot be captured into a graph.
     ///
     /// # Errors
     ///
@@ -151,8 +151,8 @@ impl Attention {
         Ok(Output { o, lse })
     }
 
-    /// Enqueues attention on `stream`, into the caller's memory, and returns without waiting. `lse` has room for an f32 for each query of each
-    /// head; see [`raw::forward`], which this calls.
+    /// Enqueues attention on `stream`, into the caller's memory, and returns without waiting. `lse` has room for an f32 for each query of
+    /// each head; see [`raw::forward`], which this calls.
     ///
     /// ```no_run
     /// # use half::bf16;
@@ -193,8 +193,8 @@ impl Attention {
         unsafe { self.forward_into_with(q, k, v, o, lse, &Arrays::new(), stream) }
     }
 
-    /// [`Attention::forward_into`] with packed or padded sequences of several lengths, attention sinks or ALiBi; see [`raw::forward_with`], which
-    /// this calls. Lengths are not checked, and rows of O and LSE that are no queries keep what they held.
+    /// [`Attention::forward_into`] with packed or padded sequences of several lengths, attention sinks or ALiBi; see [`raw::forward_with`],
+    /// which this calls. Lengths are not checked, and rows of O and LSE that are no queries keep what they held.
     ///
     /// # Errors
     ///
@@ -232,8 +232,8 @@ impl Attention {
 }
 
 impl<T: Element> Output<T> {
-    /// New memory for O of this shape and its LSE; unless `all_written` says that a kernel writes every row, with what rows that see nothing
-    /// have.
+    /// New memory for O of this shape and its LSE; unless `all_written` says that a kernel writes every row, with what rows that see
+    /// nothing have.
     ///
     /// # Safety
     ///
@@ -280,7 +280,8 @@ impl<T: Element> Output<T> {
         Self::merge(parts, None)
     }
 
-    /// [`Output::combine`] with `sinks`, `[num_heads]`: a logit a head that joins the sum of each row once. The parts are computed without them.
+    /// [`Output::combine`] with `sinks`, `[num_heads]`: a logit a head that joins the sum of each row once. The parts are computed without
+    /// them.
     ///
     /// # Errors
     ///
@@ -298,8 +299,8 @@ impl<T: Element> Output<T> {
         // SAFETY: the kernel writes every element; where it fails, the tensors are dropped unread.
         let (mut o, lse) = unsafe { Self::uninitialized(first.o.shape(), true)? };
         let null_stream = ptr::null_mut();
-        // SAFETY: parts and sinks are borrowed until the end of this function, which waits for the work, and the addresses are checked to be of
-        // this context.
+        // SAFETY: parts and sinks are borrowed until the end of this function, which waits for the work, and the addresses are checked to
+        // be of this context.
         unsafe {
             raw::combine_after(
                 &raw_parts,

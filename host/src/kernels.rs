@@ -26,8 +26,8 @@ macro_rules! kernel {
     };
 }
 
-/// f16 before bf16: the plain kernels in the order of [`FORWARD`], full before causal; the general ones in the order of [`GENERAL`], each with the
-/// functions of [`ScoreFunction::ALL`]; then those that combine.
+/// f16 before bf16: the plain kernels in the order of [`FORWARD`], full before causal; the general ones in the order of [`GENERAL`], each
+/// with the functions of [`ScoreFunction::ALL`]; then those that combine.
 macro_rules! kernels {
     ($($head_dim:literal)*) => {
         [$(

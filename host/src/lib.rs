@@ -58,9 +58,9 @@
 //!
 //! Results are bitwise repeatable, and a row's result does not depend on the rest of the batch.
 //!
-//! A row that sees no key, or only logits of -inf, has `O = 0` and `LSE = -inf`, or with a sink `LSE = sink`. NaN or infinity in Q or K reaches only the rows that
-//! see it; in V it reaches every row of the query tiles that visit its key tile, since the tensor core multiplies it by 0 (as in
-//! FlashAttention-3 and cuDNN). Keys beyond seqlen_k reach nothing, whatever lies there in memory.
+//! A row that sees no key, or only logits of -inf, has `O = 0` and `LSE = -inf`, or with a sink `LSE = sink`. NaN or infinity in Q or K
+//! reaches only the rows that see it; in V it reaches every row of the query tiles that visit its key tile, since the tensor core multiplies
+//! it by 0 (as in FlashAttention-3 and cuDNN). Keys beyond seqlen_k reach nothing, whatever lies there in memory.
 //!
 //! # Environment variables
 //!

@@ -74,8 +74,8 @@ impl Tensor4 {
     }
 }
 
-/// Where the log-sum-exp of each row goes: f32 `[batch, num_heads, seqlen_q]`, or `[num_heads, total_q]` where queries are packed; contiguous,
-/// in device memory.
+/// Where the log-sum-exp of each row goes: f32 `[batch, num_heads, seqlen_q]`, or `[num_heads, total_q]` where queries are packed;
+/// contiguous, in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lse {
     /// Device address, a multiple of 4 bytes.
@@ -97,10 +97,11 @@ pub struct Part {
 ///
 /// Shapes: `q` is `[batch, seqlen_q, num_heads, head_dim]`, `k` `[batch, seqlen_k, num_heads_k, head_dim]`, `v`
 /// `[batch, seqlen_k, num_heads_k, head_dim_v]` and `o` `[batch, seqlen_q, num_heads, head_dim_v]`, with `num_heads` a multiple of
-/// `num_heads_k` (query head `h` reads key head `h / (num_heads / num_heads_k)`), both head dims multiples of 8 up to 256 (the kernel is that
-/// of the larger), and all of one dtype. Inputs may be broadcast over batch or heads by a stride of 0. `o` must overlap neither itself nor
-/// an input. The whole of `o` and `lse` is written: a row that sees no key gets `o = 0` and `lse = -inf`. With batch, num_heads or
-/// seqlen_q of 0 nothing is launched. Windows and soft caps are [`Options`]; [`forward_with`] has packed sequences, sinks and ALiBi besides.
+/// `num_heads_k` (query head `h` reads key head `h / (num_heads / num_heads_k)`), both head dims multiples of 8 up to 256 (the kernel is
+/// that of the larger), and all of one dtype. Inputs may be broadcast over batch or heads by a stride of 0. `o` must overlap neither itself
+/// nor an input. The whole of `o` and `lse` is written: a row that sees no key gets `o = 0` and `lse = -inf`. With batch, num_heads or
+/// seqlen_q of 0 nothing is launched. Windows and soft caps are [`Options`]; [`forward_with`] has packed sequences, sinks and ALiBi
+/// besides.
 ///
 /// Numbers: products and sums are f32, so results are right as long as the logits, with softmax_scale and before it, stay within f32, and so
 /// do 4096 times the sums of V over the keys (P may grow to 4096 before O is divided by its sum: with bf16, V beyond 1e34 / seqlen_k may give
@@ -115,11 +116,12 @@ pub struct Part {
 ///
 /// # Many streams
 ///
-/// Launches of more tiles than multiprocessors whose tiles differ in length (causal, windows, sequences of several lengths) draw their tiles from a counter that belongs to their stream, or to their capture. A
-/// context has 1024 counters for streams and 1024 for captures, and takes none back: that a stream was destroyed does not tell when its
-/// last launch is done. Once a table is crowded, launches on streams (or in captures) that are new to it compute the same bits in a fixed
-/// order of tiles, which takes up to 1.07 times as long at head_dim 64, 1.2 times at 128 and 1.3 times at 256. So a program of many such
-/// launches does well to keep its streams instead of making new ones.
+/// Launches of more tiles than multiprocessors whose tiles differ in length (causal, windows, sequences of several lengths) draw their
+/// tiles from a counter that belongs to their stream, or to their capture. A context has 1024 counters for streams and 1024 for captures,
+/// and takes none back: that a stream was destroyed does not tell when its last launch is done. Once a table is crowded, launches on
+/// streams (or in captures) that are new to it compute the same bits in a fixed order of tiles, which takes up to 1.07 times as long at
+/// head_dim 64, 1.2 times at 128 and 1.3 times at 256. So a program of many such launches does well to keep its streams instead of making
+/// new ones.
 ///
 /// # Errors
 ///
@@ -153,27 +155,27 @@ pub unsafe fn forward(
 ///
 /// # Sequences of several lengths
 ///
-/// With [`Arrays::cu_seqlens_q`] all sequences lie in one batch entry of `q` and `o`, one behind the other; with [`Arrays::cu_seqlens_k`] so do
-/// those of `k` and `v`. Each side may be packed, or padded to `[batch, seqlen, heads, head_dim]`, whatever the other. With
-/// [`Arrays::seqused_q`] or [`Arrays::seqused_k`] only the first rows of a sequence count, of its part of a packed tensor or of its batch entry. In
-/// every formula `seqlen_q` and `seqlen_k` are then those of the sequence; any of them may be 0.
+/// With [`Arrays::cu_seqlens_q`] all sequences lie in one batch entry of `q` and `o`, one behind the other; with [`Arrays::cu_seqlens_k`]
+/// so do those of `k` and `v`. Each side may be packed, or padded to `[batch, seqlen, heads, head_dim]`, whatever the other. With
+/// [`Arrays::seqused_q`] or [`Arrays::seqused_k`] only the first rows of a sequence count, of its part of a packed tensor or of its batch
+/// entry. In every formula `seqlen_q` and `seqlen_k` are then those of the sequence; any of them may be 0.
 ///
-/// The lengths stay on the device. No maximum of them is asked for, and a launch, or a captured graph, serves whatever lengths the arrays hold
-/// when it runs. Rows of `o` and `lse` that are no queries are not written: behind the used queries of a sequence, and before or behind all
-/// sequences, they keep what they held. What `k` and `v` hold behind the used keys, NaN included, reaches nothing.
+/// The lengths stay on the device. No maximum of them is asked for, and a launch, or a captured graph, serves whatever lengths the arrays
+/// hold when it runs. Rows of `o` and `lse` that are no queries are not written: behind the used queries of a sequence, and before or
+/// behind all sequences, they keep what they held. What `k` and `v` hold behind the used keys, NaN included, reaches nothing.
 ///
-/// The kernel bounds every length by the tensors, so wrong ones (decreasing, negative, beyond the end) make wrong results, but nothing outside
-/// of the tensors is read or written. [`check_lengths`] finds them.
+/// The kernel bounds every length by the tensors, so wrong ones (decreasing, negative, beyond the end) make wrong results, but nothing
+/// outside of the tensors is read or written. [`check_lengths`] finds them.
 ///
 /// A padded tensor whose sequences have lengths of their own needs a batch stride that is a multiple of its sequence stride, and at most
 /// 2^31 - 1025 rows from its first to its last, in steps of the sequence stride: `[b, s, h, d]` and `[b, h, s, d]` have that.
 ///
 /// # Which kernel
 ///
-/// Without arrays, and with a window that is none or causal, the kernels without features run. A bound that hides nothing counts as none
-/// (`window_left >= seqlen_k - 1`, `window_right >= seqlen_q - 1`), and the results are the same, bit by bit. All else is served by the
-/// general kernels, of which there are three for each head_dim and dtype: as they are, with a soft cap, or with ALiBi; each takes any window,
-/// lengths and sinks. So a soft cap and ALiBi together are [`Error::Unsupported`].
+/// Without arrays and soft cap, and with no window or the causal one (`window_right` of 0, open on the left), the plain kernels run. Any
+/// other bound that hides nothing (`window_left >= seqlen_k - 1`, `window_right >= seqlen_q - 1`) counts as none, and the results are the
+/// same, bit by bit. All else is served by the general kernels, of which there are three for each head_dim and dtype: as they are, with a
+/// soft cap, or with ALiBi; each takes any window, lengths and sinks. So a soft cap and ALiBi together are [`Error::Unsupported`].
 ///
 /// # Errors
 ///
@@ -241,8 +243,8 @@ pub unsafe fn combine(parts: &[Part], o: &Tensor4, lse: Option<Lse>, stream: CUs
     unsafe { combine_after(parts, o, lse, None, stream, |_, _| Ok(())) }
 }
 
-/// [`combine`] with `sinks`, f32 `[num_heads]`: a logit a head that joins the sum of each row once, see [`Arrays::sinks`]. The parts are computed
-/// without them. Where no part has seen a key, `o = 0` and `lse = sink`.
+/// [`combine`] with `sinks`, f32 `[num_heads]`: a logit a head that joins the sum of each row once, see [`Arrays::sinks`]. The parts are
+/// computed without them. Where no part has seen a key, `o = 0` and `lse = sink`.
 ///
 /// # Errors
 ///
@@ -290,7 +292,8 @@ pub fn prepare(head_dim: usize, dtype: DType, options: &Options) -> Result<(), E
 /// [`prepare`] for [`forward_with`]. `head_dim` is the larger one, where that of `v` differs. Which of the `arrays` there are is all that
 /// counts; neither addresses nor lengths are looked at.
 ///
-/// A call whose window turns out to hide nothing runs a kernel without one, see [`forward_with`]: whoever expects such calls prepares that, too.
+/// A call whose window turns out to hide nothing runs a kernel without one, see [`forward_with`]: whoever expects such calls prepares that,
+/// too.
 ///
 /// # Errors
 ///
@@ -301,14 +304,14 @@ pub fn prepare_with(head_dim: usize, dtype: DType, options: &Options, arrays: &A
     Context::current()?.kernel(kernels::forward_index(family, &config, dtype)).map(|_| ())
 }
 
-/// Whether the lengths in `arrays` are right for `q` and `k`: copies them to the host, behind what was enqueued on `stream`, and waits. It cannot
-/// be captured. Without lengths it does nothing.
+/// Whether the lengths in `arrays` are right for `q` and `k`: copies them to the host, behind what was enqueued on `stream`, and waits. It
+/// cannot be captured. Without lengths it does nothing.
 ///
 /// # Errors
 ///
 /// [`Error::Invalid`] that names array, index, value and requirement, such as `cu_seqlens_q[3]`: if `cu_seqlens` are negative, decrease, or
-/// exceed the rows of the tensor, or if `seqused` are negative or exceed the rows of their sequence; also those of [`forward_with`] for shapes and
-/// arrays. [`Error::Driver`] if the copy fails, which may be due to earlier work.
+/// exceed the rows of the tensor, or if `seqused` are negative or exceed the rows of their sequence; also those of [`forward_with`] for
+/// shapes and arrays. [`Error::Driver`] if the copy fails, which may be due to earlier work.
 ///
 /// # Safety
 ///

@@ -44,10 +44,11 @@ pub(crate) enum Role {
 impl Mapped {
     /// The same tensor, whose sequences have lengths of their own, and the rows from one batch entry to the next.
     ///
-    /// The map has the rows twice: `[head_dim, rows, heads, total + 1]` with strides `[row, head, row]`, from `rows` rows before the tensor on.
-    /// `total` rows, in steps of the row stride, reach from the first batch entry's first to the last one's last. For row `r` of a sequence of
-    /// `len` rows that begins at row `start` the kernel asks for `rows - len + r` and `start + len`, which add up to the tensor's row
-    /// `start + r`; and from `r = len` on the first of the two is out of bounds, so the hardware fills with zeros and clips there.
+    /// The map has the rows twice: `[head_dim, rows, heads, total + 1]` with strides `[row, head, row]`, from `rows` rows before the tensor
+    /// on. `total` rows, in steps of the row stride, reach from the first batch entry's first to the last one's last. For row `r` of a
+    /// sequence of `len` rows that begins at row `start` the kernel asks for `rows - len + r` and `start + len`, which add up to the
+    /// tensor's row `start + r`; and from `r = len` on the first of the two is out of bounds, so the hardware fills with zeros and clips
+    /// there.
     pub fn into_ragged(self, name: &str) -> Result<(Self, u32), Error> {
         let [head_dim, rows, heads, batch] = self.map.dims;
         let row_bytes = head_dim * DType::BYTES as u64;

@@ -214,8 +214,8 @@ fn ragged(name: &str, mapped: Mapped, side: &Side) -> Result<(Mapped, u32), Erro
 /// The order of the tiles, and whether they differ in length.
 ///
 /// The row tiles of packed queries are slots: sequence `b` has those from `cu_seqlens_q[b] / tile_m + b` on. The next sequence's come no
-/// earlier than its last, since `ceil(n / tile_m) <= floor((x + n) / tile_m) - floor(x / tile_m) + 1`. So the kernel finds a slot's sequence
-/// by bisection, and nobody needs to know the lengths ahead of time.
+/// earlier than its last, since `ceil(n / tile_m) <= floor((x + n) / tile_m) - floor(x / tile_m) + 1`. So the kernel finds a slot's
+/// sequence by bisection, and nobody needs to know the lengths ahead of time.
 ///
 /// Where tiles differ they are taken longest first, in sections of heads whose K and V fit the L2 cache. A plain kernel counts K and V for
 /// every query head. A general one counts those of a key head once, for all the query heads that read them, and takes whole groups of

@@ -21,12 +21,12 @@ pub struct Options {
     /// Query `i` sees key `j` only if `j <= i + seqlen_k - seqlen_q + window_right`; `None` leaves that side open. With
     /// [`Options::causal`], which is a bound of 0, the smaller of the two holds.
     pub window_right: Option<usize>,
-    /// Makes `softcap * tanh(s / softcap)` of each scaled logit `s`. Above 0, and `softmax_scale / softcap` and `softcap * log2(e)` are normal
-    /// numbers of f32. Not together with [`Arrays::alibi_slopes`].
+    /// Makes `softcap * tanh(s / softcap)` of each scaled logit `s`. Above 0, and `softmax_scale / softcap` and `softcap * log2(e)` are
+    /// normal numbers of f32. Not together with [`Arrays::alibi_slopes`].
     pub softcap: Option<f32>,
     /// Asks the driver of each tensor whether it lies in memory of the current context, from its first byte to its last, and returns
-    /// [`Error::Invalid`] where it does not, instead of a fault that ruins the context. Off by default, since it asks the driver three
-    /// things a tensor.
+    /// [`Error::Invalid`](crate::Error::Invalid) where it does not, instead of a fault that ruins the context. Off by default, since it
+    /// asks the driver three things a tensor.
     ///
     /// In memory of `cuMemAlloc` a tensor has to lie within its allocation. In that of stream-ordered pools and `cuMemMap` only its first
     /// and its last byte have to be memory of the device: what lies between them may be one piece or several, and the driver does not say
@@ -92,12 +92,12 @@ pub struct Array {
 #[non_exhaustive]
 #[must_use]
 pub struct Arrays {
-    /// f32 `[num_heads]`: a logit a head, in natural units and not scaled, that joins the sum of each row as if it were one more key with a V
-    /// of 0. The LSE has it, too. A row that sees no key then has `o = 0` and `lse = sink`. (Attention sinks, arXiv 2309.17453, as learned
-    /// numbers.)
+    /// f32 `[num_heads]`: a logit a head, in natural units and not scaled, that joins the sum of each row as if it were one more key with a
+    /// V of 0. The LSE has it, too. A row that sees no key then has `o = 0` and `lse = sink`. (Attention sinks, arXiv 2309.17453, as
+    /// learned numbers.)
     pub sinks: Option<Array>,
-    /// f32 `[num_heads]`: a slope a head, `slope * |i + seqlen_k - seqlen_q - j|` is subtracted from the scaled logit of query `i` and key `j`
-    /// (ALiBi, arXiv 2108.12409). Not together with [`Options::softcap`].
+    /// f32 `[num_heads]`: a slope a head, `slope * |i + seqlen_k - seqlen_q - j|` is subtracted from the scaled logit of query `i` and key
+    /// `j` (ALiBi, arXiv 2108.12409). Not together with [`Options::softcap`].
     pub alibi_slopes: Option<Array>,
     /// i32 `[batch + 1]`, ascending: at which row of `q`, `o` and `lse` each sequence begins, and the last one ends. `q` and `o` then are
     /// `[1, total_q, num_heads, _]`, and `lse` is `[num_heads, total_q]`.
