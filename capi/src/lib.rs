@@ -24,6 +24,28 @@
 //!                                  const hopper_attention_tensor *o, uint64_t lse, uint64_t lse_len, int32_t causal,
 //!                                  const float *softmax_scale, void *stream);
 //!
+//! // What hopper_attention_forward_with takes besides. All 0, but for the window's -1, means nothing of it. Addresses are of device memory,
+//! // 0 for an array that there is not.
+//! typedef struct {
+//!     uint64_t sinks;          // float[num_heads]: a logit a head that joins each row's sum
+//!     uint64_t alibi_slopes;   // float[num_heads]
+//!     uint64_t cu_seqlens_q;   // int32_t[batch + 1]: where each sequence begins in q and o, [1, total_q, num_heads, head_dim]
+//!     uint64_t cu_seqlens_k;   // int32_t[batch + 1]: the same of k and v
+//!     uint64_t seqused_q;      // int32_t[batch]: how many rows of each sequence are queries
+//!     uint64_t seqused_k;      // int32_t[batch]: the same of keys
+//!     uint64_t batch;          // how many sequences there are; read where one of the four before is not 0
+//!     int64_t  window_left;    // query i sees key j only if j >= i + seqlen_k - seqlen_q - window_left; below 0: open
+//!     int64_t  window_right;   // query i sees key j only if j <= i + seqlen_k - seqlen_q + window_right; below 0: open
+//!     float    softcap;        // s becomes softcap * tanh(s / softcap); 0: none
+//! } hopper_attention_features;
+//!
+//! // hopper_attention_forward with these; NULL for `features` means none. With cu_seqlens_q `lse` is float[num_heads][total_q]. Rows that are
+//! // no queries are not written. See hopper_attention::raw::forward_with.
+//! int32_t hopper_attention_forward_with(const hopper_attention_tensor *q, const hopper_attention_tensor *k,
+//!                                       const hopper_attention_tensor *v, const hopper_attention_tensor *o, uint64_t lse,
+//!                                       uint64_t lse_len, int32_t causal, const float *softmax_scale,
+//!                                       const hopper_attention_features *features, void *stream);
+//!
 //! enum {
 //!     HOPPER_ATTENTION_INVALID = 1,            // an argument contradicts another, or is out of range
 //!     HOPPER_ATTENTION_UNSUPPORTED = 2,        // well defined, but not what these kernels compute
@@ -36,15 +58,16 @@
 //!     HOPPER_ATTENTION_INTERNAL = 9,           // a fault of this library
 //! };
 //!
-//! // What went wrong in this thread's latest call of hopper_attention_forward, "" if it succeeded. Valid until its next such call.
+//! // What went wrong in this thread's latest call of one of the two, "" if it succeeded. Valid until its next such call.
 //! const char *hopper_attention_last_error(void);
 //! ```
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_void};
 use std::panic::catch_unwind;
+use std::ptr;
 
-use hopper_attention::{DType, Error, Layout, raw};
+use hopper_attention::{DType, Dim, Error, Layout, raw};
 
 /// A tensor in device memory, as the C declaration has it.
 #[repr(C)]
@@ -57,6 +80,68 @@ pub struct CTensor {
     pub strides: [u64; 3],
     /// 0 for f16, 1 for bf16.
     pub dtype: i32,
+}
+
+/// Lengths, a window and what is done to logits, as the C declaration has it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CFeatures {
+    /// f32 `[num_heads]`, or 0.
+    pub sinks: u64,
+    /// f32 `[num_heads]`, or 0.
+    pub alibi_slopes: u64,
+    /// i32 `[batch + 1]`, or 0.
+    pub cu_seqlens_q: u64,
+    /// i32 `[batch + 1]`, or 0.
+    pub cu_seqlens_k: u64,
+    /// i32 `[batch]`, or 0.
+    pub seqused_q: u64,
+    /// i32 `[batch]`, or 0.
+    pub seqused_k: u64,
+    /// How many sequences the four have.
+    pub batch: u64,
+    /// Keys before a query's own, or below 0 for all.
+    pub window_left: i64,
+    /// Keys behind a query's own, or below 0 for all.
+    pub window_right: i64,
+    /// The soft cap, or 0.
+    pub softcap: f32,
+}
+
+impl CFeatures {
+    /// Nothing of all that.
+    pub const NONE: Self = Self {
+        sinks: 0,
+        alibi_slopes: 0,
+        cu_seqlens_q: 0,
+        cu_seqlens_k: 0,
+        seqused_q: 0,
+        seqused_k: 0,
+        batch: 0,
+        window_left: -1,
+        window_right: -1,
+        softcap: 0.0,
+    };
+
+    fn options(&self, causal: bool, softmax_scale: Option<f32>) -> raw::Options {
+        let bound = |bound: i64| usize::try_from(bound).ok();
+        let mut options = raw::Options::new().causal(causal).window(bound(self.window_left), bound(self.window_right));
+        options.softmax_scale = softmax_scale;
+        options.softcap = (self.softcap != 0.0).then_some(self.softcap);
+        options
+    }
+
+    fn arrays(&self, num_heads: usize) -> raw::Arrays {
+        let array = |address, len| (address != 0).then_some(raw::Array { address, len });
+        let (batch, mut arrays) = (self.batch as usize, raw::Arrays::new());
+        arrays.sinks = array(self.sinks, num_heads);
+        arrays.alibi_slopes = array(self.alibi_slopes, num_heads);
+        arrays.cu_seqlens_q = array(self.cu_seqlens_q, batch.saturating_add(1));
+        arrays.cu_seqlens_k = array(self.cu_seqlens_k, batch.saturating_add(1));
+        arrays.seqused_q = array(self.seqused_q, batch);
+        arrays.seqused_k = array(self.seqused_k, batch);
+        arrays
+    }
 }
 
 thread_local! {
@@ -81,14 +166,38 @@ pub unsafe extern "C" fn hopper_attention_forward(
     softmax_scale: *const f32,
     stream: *mut c_void,
 ) -> i32 {
+    // SAFETY: the caller's promise; there are no features.
+    unsafe { hopper_attention_forward_with(q, k, v, o, lse, lse_len, causal, softmax_scale, ptr::null(), stream) }
+}
+
+/// Enqueues attention with features; see the C declaration in the crate's documentation.
+///
+/// # Safety
+///
+/// The tensors, `softmax_scale` and `features` are null or point to what they say. Of device memory and `stream` the same is asked as of
+/// [`hopper_attention::raw::forward_with`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hopper_attention_forward_with(
+    q: *const CTensor,
+    k: *const CTensor,
+    v: *const CTensor,
+    o: *const CTensor,
+    lse: u64,
+    lse_len: u64,
+    causal: i32,
+    softmax_scale: *const f32,
+    features: *const CFeatures,
+    stream: *mut c_void,
+) -> i32 {
     let outcome = catch_unwind(|| {
         // SAFETY: the caller's promise about pointers, and about device memory and the stream.
         unsafe {
             let [q, k, v, o] = [tensor("q", q)?, tensor("k", k)?, tensor("v", v)?, tensor("o", o)?];
             let lse = (lse != 0).then_some(raw::Lse { address: lse, len: lse_len as usize });
-            let mut options = raw::Options::new().causal(causal != 0);
-            options.softmax_scale = softmax_scale.as_ref().copied();
-            raw::forward(&q, &k, &v, &o, lse, &options, stream.cast())
+            let features = features.as_ref().copied().unwrap_or(CFeatures::NONE);
+            let options = features.options(causal != 0, softmax_scale.as_ref().copied());
+            let arrays = features.arrays(q.layout.extent(Dim::Heads));
+            raw::forward_with(&q, &k, &v, &o, lse, &options, &arrays, stream.cast())
         }
     });
     let (code, message) = match outcome {
@@ -145,7 +254,6 @@ fn code_of(error: &Error) -> i32 {
 #[cfg(test)]
 mod tests {
     use std::ffi::CStr;
-    use std::ptr;
 
     use super::*;
 
@@ -175,5 +283,32 @@ mod tests {
         // No queries: nothing to do, and no message is left over.
         let empty = contiguous(0, [1, 0, 2, 64]);
         assert_eq!(forward(&empty, &empty, ptr::null()), (0, String::new()));
+    }
+
+    #[test]
+    fn features_arrive() {
+        let (q, o) = (contiguous(0x10000, [1, 9, 2, 64]), contiguous(0x40000, [1, 9, 2, 64]));
+        let forward = |features: CFeatures| {
+            let (kv, none, stream) = (contiguous(0x20000, [1, 9, 1, 64]), ptr::null(), ptr::null_mut());
+            // SAFETY: as above.
+            let code = unsafe { hopper_attention_forward_with(&q, &kv, &kv, &o, 0, 0, 0, none, &features, stream) };
+            // SAFETY: as above.
+            (code, unsafe { CStr::from_ptr(hopper_attention_last_error()) }.to_str().unwrap().to_owned())
+        };
+        let refused = |features: CFeatures, code: i32, start: &str| {
+            let (found, message) = forward(features);
+            assert!(found == code && message.starts_with(start), "{found} {message}");
+        };
+        let none = CFeatures::NONE;
+        refused(CFeatures { softcap: -1.0, ..none }, 1, "softcap is -1");
+        refused(CFeatures { softcap: 1.0, alibi_slopes: 0x50000, ..none }, 2, "unsupported: softcap is 1 together");
+        refused(CFeatures { sinks: 0x50002, ..none }, 1, "sinks.address is 0x50002");
+        refused(CFeatures { cu_seqlens_q: 0x50000, batch: 3, ..none }, 1, "k.batch is 1, but must be 3");
+        refused(CFeatures { cu_seqlens_k: 0x50000, batch: u64::MAX, ..none }, 1, "cu_seqlens_k.len");
+        refused(CFeatures { seqused_q: 0x50000, batch: 2, ..none }, 1, "seqused_q.len is 2, but must be 1");
+        refused(CFeatures { seqused_k: 0x50000, batch: 0, ..none }, 1, "seqused_k.len is 0, but must be 1");
+        let options = CFeatures { window_left: 7, window_right: 0, softcap: 2.0, ..none }.options(false, None);
+        assert_eq!(options, raw::Options::new().window(Some(7), Some(0)).softcap(2.0));
+        assert_eq!(none.options(true, Some(0.5)), raw::Options::new().causal(true).softmax_scale(0.5));
     }
 }

@@ -2,12 +2,13 @@
 
 use std::ptr;
 
-use cust::memory::{DeviceBuffer, DeviceSlice};
+use cust::memory::{CopyDestination, DeviceBuffer, DeviceSlice};
 use cust::stream::Stream;
 
-use crate::error::{check, driver};
+use crate::arrays::raw_array;
+use crate::error::{check, check_cust, driver};
 use crate::plan::{CombinePlan, Plan};
-use crate::{Element, Error, Tensor, TensorView, TensorViewMut, memory, raw, tensor};
+use crate::{Arrays, Element, Error, Layout, Tensor, TensorView, TensorViewMut, memory, raw, tensor};
 
 /// What to compute: `O = softmax(softmax_scale * Q K^T + mask) V`, with the options set one by one.
 ///
@@ -31,9 +32,11 @@ pub struct Attention {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Output<T> {
-    /// `[batch, seqlen_q, num_heads, head_dim]`, contiguous. A row that sees no key is 0.
+    /// `[batch, seqlen_q, num_heads, head_dim_v]`, or `[1, total_q, num_heads, head_dim_v]` where queries are packed; contiguous. A row
+    /// that sees no key is 0.
     pub o: Tensor<T>,
-    /// Log-sum-exp of each row's scaled logits, natural logarithm, `[batch, num_heads, seqlen_q]`. A row that sees no key has -inf.
+    /// Log-sum-exp of each row's logits (scaled, and a sink among them where there are sinks), natural logarithm,
+    /// `[batch, num_heads, seqlen_q]` or `[num_heads, total_q]`. A row that sees neither key nor sink has -inf.
     pub lse: DeviceBuffer<f32>,
 }
 
@@ -51,6 +54,17 @@ impl Attention {
     /// The factor of the logits, finite and above 0.
     pub fn softmax_scale(self, softmax_scale: f32) -> Self {
         Self { options: self.options.softmax_scale(softmax_scale) }
+    }
+
+    /// How many keys before and behind its own, which is key `i + seqlen_k - seqlen_q`, query `i` sees; `None` for all of them. See
+    /// [`raw::Options::window_left`] and [`raw::Options::window_right`].
+    pub fn window(self, left: Option<usize>, right: Option<usize>) -> Self {
+        Self { options: self.options.window(left, right) }
+    }
+
+    /// Makes `softcap * tanh(s / softcap)` of each scaled logit `s`, see [`raw::Options::softcap`].
+    pub fn softcap(self, softcap: f32) -> Self {
+        Self { options: self.options.softcap(softcap) }
     }
 
     /// Whether [`Attention::forward_into`] asks the driver of every address, see [`raw::Options::check_addresses`].
@@ -74,11 +88,20 @@ impl Attention {
         raw::prepare(head_dim, T::DTYPE, &self.options)
     }
 
+    /// [`Attention::prepare`] for [`Attention::forward_with`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`raw::prepare_with`].
+    pub fn prepare_with<T: Element>(&self, head_dim: usize, arrays: &Arrays<'_>) -> Result<(), Error> {
+        raw::prepare_with(head_dim, T::DTYPE, &self.options, &arrays.as_raw())
+    }
+
     /// Computes attention into new tensors of the current context, and returns when the work is done.
     ///
-    /// Shapes: `q` is `[batch, seqlen_q, num_heads, head_dim]`, `k` and `v` are `[batch, seqlen_k, num_heads_k, head_dim]`; see
-    /// [`raw::forward`]. The work runs on the legacy default stream, so it follows whatever was enqueued before on cust's streams, but for
-    /// those that were made `NON_BLOCKING`, and it cannot be captured into a graph.
+    /// Shapes: `q` is `[batch, seqlen_q, num_heads, head_dim]`, `k` and `v` are `[batch, seqlen_k, num_heads_k, head_dim]`, where `v` may
+    /// have another head_dim; see [`raw::forward`]. The work runs on the legacy default stream, so it follows whatever was enqueued before
+    /// on cust's streams, but for those that were made `NON_BLOCKING`, and it cannot be captured into a graph.
     ///
     /// # Errors
     ///
@@ -90,29 +113,46 @@ impl Attention {
         k: impl Into<TensorView<'a, T>>,
         v: impl Into<TensorView<'a, T>>,
     ) -> Result<Output<T>, Error> {
+        self.forward_with(q, k, v, &Arrays::new())
+    }
+
+    /// [`Attention::forward`] with packed or padded sequences of several lengths, attention sinks or ALiBi; see [`raw::forward_with`].
+    ///
+    /// Lengths are checked first, see [`raw::check_lengths`]. Rows of O that are no queries are 0, and their LSE is -inf.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Attention::forward`], [`raw::forward_with`] and [`raw::check_lengths`].
+    pub fn forward_with<'a, T: Element>(
+        &self,
+        q: impl Into<TensorView<'a, T>>,
+        k: impl Into<TensorView<'a, T>>,
+        v: impl Into<TensorView<'a, T>>,
+        arrays: &Arrays<'_>,
+    ) -> Result<Output<T>, Error> {
         let (q, k, v) = (q.into(), k.into(), v.into());
-        let options = self.options.check_addresses(true);
-        // First, so that on a full device a wrong shape is not called a lack of memory.
-        Plan::check_inputs(q.as_raw(), k.as_raw(), v.as_raw(), &options)?;
-        let [batch, seqlen_q, num_heads, _] = q.layout().shape;
-        // SAFETY: the kernel writes every element; where it fails, the tensors are dropped unread.
-        let mut o = unsafe { Tensor::uninitialized(q.layout().shape)? };
-        // No overflow: where O is not empty, it was allocated with at least as many elements.
-        let rows = if o.layout().is_empty() { 0 } else { batch * num_heads * seqlen_q };
-        // SAFETY: as above.
-        let lse = unsafe { tensor::uninitialized::<f32>(rows)? };
+        let (options, arrays) = (self.options.check_addresses(true), arrays.as_raw());
         let null_stream = ptr::null_mut();
+        // First, so that on a full device a wrong shape is not called a lack of memory.
+        Plan::check_inputs([q.as_raw(), k.as_raw(), v.as_raw()], &options, &arrays)?;
+        // SAFETY: the arrays are borrowed until the end of this function, and the stream is the legacy default stream.
+        unsafe { raw::check_lengths(q.as_raw(), k.as_raw(), &arrays, null_stream)? };
+        let [batch, seqlen_q, num_heads, _] = q.layout().shape;
+        let ([.., head_dim_v], all_written) = (v.layout().shape, arrays.cu_seqlens_q.is_none() && arrays.seqused_q.is_none());
+        // SAFETY: the kernel writes every element, or they are written here; where either fails, the tensors are dropped unread.
+        let (mut o, lse) = unsafe { Output::uninitialized([batch, seqlen_q, num_heads, head_dim_v], all_written)? };
         // SAFETY: the tensors are borrowed until the end of this function, which waits for the work; their views were checked against
         // the memory they borrow, and the addresses are checked to be of this context.
         unsafe {
-            raw::forward(q.as_raw(), k.as_raw(), v.as_raw(), o.view_mut().as_raw(), Some(raw_lse(&lse)), &options, null_stream)?;
+            let (o, lse) = (o.view_mut(), Some(raw_lse(&lse)));
+            raw::forward_with(q.as_raw(), k.as_raw(), v.as_raw(), o.as_raw(), lse, &options, &arrays, null_stream)?;
             check("cuStreamSynchronize", driver()?.cuStreamSynchronize(null_stream))?;
         }
         Ok(Output { o, lse })
     }
 
-    /// Enqueues attention on `stream`, into the caller's memory, and returns without waiting. `lse` has room for
-    /// `batch * num_heads * seqlen_q` f32; see [`raw::forward`], which this calls.
+    /// Enqueues attention on `stream`, into the caller's memory, and returns without waiting. `lse` has room for an f32 for each query of
+    /// each head; see [`raw::forward`], which this calls.
     ///
     /// ```no_run
     /// # use half::bf16;
@@ -149,16 +189,42 @@ impl Attention {
         lse: Option<&mut DeviceSlice<f32>>,
         stream: &Stream,
     ) -> Result<(), Error> {
+        // SAFETY: passed on to the caller; there are no arrays.
+        unsafe { self.forward_into_with(q, k, v, o, lse, &Arrays::new(), stream) }
+    }
+
+    /// [`Attention::forward_into`] with packed or padded sequences of several lengths, attention sinks or ALiBi; see [`raw::forward_with`],
+    /// which this calls. Lengths are not checked, and rows of O and LSE that are no queries keep what they held.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`raw::forward_with`].
+    ///
+    /// # Safety
+    ///
+    /// That of [`Attention::forward_into`], with the arrays as inputs.
+    #[expect(clippy::too_many_arguments, reason = "those of `forward_into`, and the arrays")]
+    pub unsafe fn forward_into_with<'a, 'o, T: Element>(
+        &self,
+        q: impl Into<TensorView<'a, T>>,
+        k: impl Into<TensorView<'a, T>>,
+        v: impl Into<TensorView<'a, T>>,
+        o: impl Into<TensorViewMut<'o, T>>,
+        lse: Option<&mut DeviceSlice<f32>>,
+        arrays: &Arrays<'_>,
+        stream: &Stream,
+    ) -> Result<(), Error> {
         let (q, k, v, o) = (q.into(), k.into(), v.into(), o.into());
         // SAFETY: passed on to the caller. The views were checked against the memory they borrow.
         unsafe {
-            raw::forward(
+            raw::forward_with(
                 q.as_raw(),
                 k.as_raw(),
                 v.as_raw(),
                 o.as_raw(),
                 lse.map(|lse| raw_lse(lse)),
                 &self.options,
+                &arrays.as_raw(),
                 stream.as_inner().cast(),
             )
         }
@@ -166,6 +232,30 @@ impl Attention {
 }
 
 impl<T: Element> Output<T> {
+    /// New memory for O of this shape and its LSE; unless `all_written` says that a kernel writes every row, with what rows that see
+    /// nothing have.
+    ///
+    /// # Safety
+    ///
+    /// Unless everything is initialised here, every element is written before anything reads it.
+    unsafe fn uninitialized(shape: [usize; 4], all_written: bool) -> Result<(Tensor<T>, DeviceBuffer<f32>), Error> {
+        let [batch, seqlen_q, num_heads, _] = shape;
+        if all_written {
+            // SAFETY: passed on to the caller.
+            let o = unsafe { Tensor::uninitialized(shape)? };
+            // No overflow: where O is not empty, it was allocated with at least as many elements.
+            let rows = if o.layout().is_empty() { 0 } else { batch * num_heads * seqlen_q };
+            // SAFETY: passed on to the caller.
+            return Ok((o, unsafe { tensor::uninitialized(rows)? }));
+        }
+        let o = Tensor::zeroed(Layout::bshd(shape))?;
+        let rows = if o.layout().is_empty() { 0 } else { batch * num_heads * seqlen_q };
+        // SAFETY: written on the next line.
+        let mut lse = unsafe { tensor::uninitialized(rows)? };
+        check_cust("cuMemcpyHtoD_v2", lse.copy_from(vec![f32::NEG_INFINITY; rows].as_slice()))?;
+        Ok((o, lse))
+    }
+
     /// Merges attention over disjoint sets of keys into attention over all of them, in new tensors of the current context, and returns when the
     /// work is done: see [`raw::combine`]. From 1 to 64 parts, all of one shape.
     ///
@@ -187,18 +277,39 @@ impl<T: Element> Output<T> {
     /// Those of [`raw::combine`]; [`Error::Invalid`] also for a part that is not memory of the current context; [`Error::Driver`] also if the work
     /// fails, or there is no memory for the output.
     pub fn combine(parts: &[&Self]) -> Result<Self, Error> {
+        Self::merge(parts, None)
+    }
+
+    /// [`Output::combine`] with `sinks`, `[num_heads]`: a logit a head that joins the sum of each row once. The parts are computed without
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Output::combine`] and [`raw::combine_with_sinks`].
+    pub fn combine_with_sinks(parts: &[&Self], sinks: &DeviceSlice<f32>) -> Result<Self, Error> {
+        Self::merge(parts, Some(sinks))
+    }
+
+    fn merge(parts: &[&Self], sinks: Option<&DeviceSlice<f32>>) -> Result<Self, Error> {
         let raw_parts: Vec<_> = parts.iter().map(|part| raw::Part { o: *part.o.view().as_raw(), lse: raw_lse(&part.lse) }).collect();
         let Some(first) = parts.first() else {
             return Err(CombinePlan::wrong_count(0));
         };
         CombinePlan::check_parts(&raw_parts, first.o.view().as_raw())?;
         // SAFETY: the kernel writes every element; where it fails, the tensors are dropped unread.
-        let (mut o, lse) = unsafe { (Tensor::uninitialized(first.o.shape())?, tensor::uninitialized::<f32>(first.lse.len())?) };
+        let (mut o, lse) = unsafe { Self::uninitialized(first.o.shape(), true)? };
         let null_stream = ptr::null_mut();
-        // SAFETY: the parts are borrowed until the end of this function, which waits for the work, and the addresses are checked to be of this
-        // context.
+        // SAFETY: parts and sinks are borrowed until the end of this function, which waits for the work, and the addresses are checked to
+        // be of this context.
         unsafe {
-            raw::combine_after(&raw_parts, o.view_mut().as_raw(), Some(raw_lse(&lse)), null_stream, memory::check_combine)?;
+            raw::combine_after(
+                &raw_parts,
+                o.view_mut().as_raw(),
+                Some(raw_lse(&lse)),
+                sinks.map(raw_array),
+                null_stream,
+                memory::check_combine,
+            )?;
             check("cuStreamSynchronize", driver()?.cuStreamSynchronize(null_stream))?;
         }
         Ok(Self { o, lse })

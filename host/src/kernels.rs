@@ -5,8 +5,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use hopper_attention_kernels::config::{FORWARD, TileConfig, forward_config};
+use hopper_attention_kernels::config::{FORWARD, GENERAL, ScoreFunction, TileConfig, forward_config, general_config};
 
+use crate::plan::Family;
 use crate::{DType, Error};
 
 /// Environment variable that names a folder of PTX files to use instead of the built-in ones; empty counts as unset.
@@ -25,7 +26,8 @@ macro_rules! kernel {
     };
 }
 
-/// The forward kernels in the order of [`FORWARD`]: full before causal; f16 before bf16. Then those that combine.
+/// f16 before bf16: the plain kernels in the order of [`FORWARD`], full before causal; the general ones in the order of [`GENERAL`], each
+/// with the functions of [`ScoreFunction::ALL`]; then those that combine.
 macro_rules! kernels {
     ($($head_dim:literal)*) => {
         [$(
@@ -33,6 +35,14 @@ macro_rules! kernels {
             kernel!(smem_bytes($head_dim, false), concat!("flash_fwd_hdim", $head_dim, "_bf16_sm90")),
             kernel!(smem_bytes($head_dim, true), concat!("flash_fwd_hdim", $head_dim, "_f16_causal_sm90")),
             kernel!(smem_bytes($head_dim, true), concat!("flash_fwd_hdim", $head_dim, "_bf16_causal_sm90")),
+        )*
+        $(
+            kernel!(general_smem_bytes($head_dim), concat!("flash_fwd_hdim", $head_dim, "_f16_general_sm90")),
+            kernel!(general_smem_bytes($head_dim), concat!("flash_fwd_hdim", $head_dim, "_bf16_general_sm90")),
+            kernel!(general_smem_bytes($head_dim), concat!("flash_fwd_hdim", $head_dim, "_f16_general_softcap_sm90")),
+            kernel!(general_smem_bytes($head_dim), concat!("flash_fwd_hdim", $head_dim, "_bf16_general_softcap_sm90")),
+            kernel!(general_smem_bytes($head_dim), concat!("flash_fwd_hdim", $head_dim, "_f16_general_alibi_sm90")),
+            kernel!(general_smem_bytes($head_dim), concat!("flash_fwd_hdim", $head_dim, "_bf16_general_alibi_sm90")),
         )*
             kernel!(0, "flash_combine_f16_sm90"),
             kernel!(0, "flash_combine_bf16_sm90"),
@@ -44,18 +54,33 @@ const fn smem_bytes(head_dim: u32, causal: bool) -> u32 {
     forward_config(head_dim, causal).expect("every kernel has its shape in FORWARD").smem_bytes()
 }
 
-/// Forward kernels: each shape in each dtype.
-const FORWARD_COUNT: usize = 2 * FORWARD.len();
+const fn general_smem_bytes(head_dim: u32) -> u32 {
+    general_config(head_dim).expect("every kernel has its shape in GENERAL").smem_bytes()
+}
+
+/// Plain kernels: each shape in each dtype.
+const PLAIN_COUNT: usize = 2 * FORWARD.len();
+/// Forward kernels: the plain ones, and each general shape with each score function in each dtype.
+const FORWARD_COUNT: usize = PLAIN_COUNT + 2 * GENERAL.len() * ScoreFunction::ALL.len();
 /// How many kernels there are.
 pub(crate) const COUNT: usize = FORWARD_COUNT + 2;
 
 /// Every kernel; [`forward_index`] and [`combine_index`] say where.
 pub(crate) static KERNELS: [Kernel; COUNT] = kernels!(64 96 128 192 256);
 
-/// The place in [`KERNELS`] of the forward kernel of a shape, which is one of [`FORWARD`].
-pub(crate) fn forward_index(config: &TileConfig, dtype: DType) -> usize {
-    let shape = FORWARD.iter().position(|shape| (shape.head_dim, shape.causal) == (config.head_dim, config.causal));
-    2 * shape.expect("plans take their shape from FORWARD") + (dtype == DType::Bf16) as usize
+/// The place in [`KERNELS`] of the forward kernel of a family and a shape, which is one of the family's.
+pub(crate) fn forward_index(family: Family, config: &TileConfig, dtype: DType) -> usize {
+    const KNOWN: &str = "plans take their shape from the family's table";
+    let index = match family {
+        Family::Plain { causal } => {
+            2 * FORWARD.iter().position(|shape| (shape.head_dim, shape.causal) == (config.head_dim, causal)).expect(KNOWN)
+        }
+        Family::General(scores) => {
+            let shape = GENERAL.iter().position(|shape| shape.head_dim == config.head_dim).expect(KNOWN);
+            PLAIN_COUNT + 2 * (shape * ScoreFunction::ALL.len() + scores as usize)
+        }
+    };
+    index + (dtype == DType::Bf16) as usize
 }
 
 /// The place in [`KERNELS`] of the kernel that combines.
@@ -137,7 +162,16 @@ mod tests {
             for config in FORWARD {
                 let mask = if config.causal { "_causal" } else { "" };
                 let entry = format!("flash_fwd_hdim{}_{}{mask}_sm90", config.head_dim, dtype.name());
-                check(&KERNELS[forward_index(&config, dtype)], entry, config.smem_bytes());
+                check(&KERNELS[forward_index(Family::Plain { causal: config.causal }, &config, dtype)], entry, config.smem_bytes());
+            }
+            for (config, scores) in GENERAL.into_iter().flat_map(|config| ScoreFunction::ALL.map(|scores| (config, scores))) {
+                let suffix = match scores {
+                    ScoreFunction::Identity => "",
+                    ScoreFunction::SoftCap => "_softcap",
+                    ScoreFunction::Alibi => "_alibi",
+                };
+                let entry = format!("flash_fwd_hdim{}_{}_general{suffix}_sm90", config.head_dim, dtype.name());
+                check(&KERNELS[forward_index(Family::General(scores), &config, dtype)], entry, config.smem_bytes());
             }
             check(&KERNELS[combine_index(dtype)], format!("flash_combine_{}_sm90", dtype.name()), 0);
         }

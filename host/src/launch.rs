@@ -25,7 +25,7 @@ const _: () = assert!(size_of::<CUtensorMap>() == size_of::<TensorMap>() && alig
 ///
 /// `context` is current. The tensors of the plan are as [`crate::raw::forward`] asks.
 pub(crate) unsafe fn enqueue(context: &Context, plan: &Plan, stream: CUstream) -> Result<(), Error> {
-    let function = context.kernel(kernels::forward_index(&plan.config, plan.dtype))?;
+    let function = context.kernel(kernels::forward_index(plan.family, &plan.config, plan.dtype))?;
     // A map of no keys stays zero: the kernel never reads it.
     let mut maps = [CUtensorMap { opaque: [0; 16] }; 4];
     for (map, description) in maps.iter_mut().zip(&plan.maps) {
@@ -42,10 +42,19 @@ pub(crate) unsafe fn enqueue(context: &Context, plan: &Plan, stream: CUstream) -
             params.schedule = plan.static_schedule();
         }
     }
-    let mut arguments: [*mut c_void; 5] =
-        [(&raw mut *q).cast(), (&raw mut *k).cast(), (&raw mut *v).cast(), (&raw mut *o).cast(), (&raw mut params).cast()];
-    // SAFETY: the kernel takes four tensor maps and the parameters, in this order and of these sizes, and copies them during the call. It
-    // reads what the maps of Q, K and V describe and writes what O's map and `params.lse` do, for which the caller answers.
+    let mut features = plan.features.unwrap_or_default();
+    let mut arguments: [*mut c_void; 6] = [
+        (&raw mut *q).cast(),
+        (&raw mut *k).cast(),
+        (&raw mut *v).cast(),
+        (&raw mut *o).cast(),
+        (&raw mut params).cast(),
+        (&raw mut features).cast(),
+    ];
+    // SAFETY: the kernel takes four tensor maps and the parameters, a general one the features too, in this order and of these sizes; the
+    // driver reads as many as the kernel takes, and copies them during the call. The kernel reads the arrays of `features` and of Q, K and
+    // V what their maps describe, and writes what O's map and `params.lse` do, for which the caller answers: a ragged map, which begins
+    // before its tensor, is asked only for rows of the tensor, whatever the lengths (see `Mapped::into_ragged`).
     let code = unsafe {
         let smem_bytes = plan.config.smem_bytes();
         context.driver.cuLaunchKernel(function, grid, 1, 1, threads, 1, 1, smem_bytes, stream, arguments.as_mut_ptr(), ptr::null_mut())

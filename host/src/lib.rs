@@ -43,23 +43,24 @@
 //! | | |
 //! |---|---|
 //! | elements | f16 and bf16; products accumulate in f32, the softmax is f32 |
-//! | head_dim | every multiple of 8 up to 256 |
+//! | head_dim | every multiple of 8 up to 256; that of V and O may be another than that of Q and K |
 //! | lengths | seqlen_q and seqlen_k independent, 0 to 2^31 - 1025, no multiples of anything |
-//! | mask | none, or causal, aligned to the bottom right: query `i` sees key `j <= i + seqlen_k - seqlen_q` |
+//! | sequences of several lengths | packed, or padded with lengths, Q and K/V each in its own way; the lengths stay on the device ([`raw::forward_with`]) |
+//! | mask | none, causal, or a window: query `i` sees keys from `p - window_left` to `p + window_right`, with `p = i + seqlen_k - seqlen_q`; causal is `window_right = 0` |
+//! | logits | a soft cap, or ALiBi; attention sinks |
 //! | heads | num_heads any multiple of num_heads_k |
 //! | strides | multiples of 8 elements below 2^39, batch, sequence and heads in any order ([`Layout`]); 0 broadcasts an input over batch or heads |
 //! | GPU | compute capability 9.0: H100, H200, GH200 and their kin |
 //!
 //! [`raw::combine`] merges attention over disjoint sets of keys: a context in chunks, a prefix that many sequences share, several devices.
 //!
-//! Not there: backward, dropout, sequences of several lengths packed in one tensor, sliding windows, soft cap, attention sinks, a head_dim of V
-//! other than that of Q and K, paged keys, a split over the keys for decoding, FP8.
+//! Not there: backward, dropout, a soft cap and ALiBi together, paged keys, a split over the keys for decoding, FP8.
 //!
 //! Results are bitwise repeatable, and a row's result does not depend on the rest of the batch.
 //!
-//! A row that sees no key, or only logits of -inf, has `O = 0` and `LSE = -inf`. NaN or infinity in Q or K reaches only the rows that
-//! see it; in V it reaches every row of the query tiles that visit its key tile, since the tensor core multiplies it by 0 (as in
-//! FlashAttention-3 and cuDNN). Keys beyond seqlen_k reach nothing, whatever lies there in memory.
+//! A row that sees no key, or only logits of -inf, has `O = 0` and `LSE = -inf`, or with a sink `LSE = sink`. NaN or infinity in Q or K
+//! reaches only the rows that see it; in V it reaches every row of the query tiles that visit its key tile, since the tensor core multiplies
+//! it by 0 (as in FlashAttention-3 and cuDNN). Keys beyond seqlen_k reach nothing, whatever lies there in memory.
 //!
 //! # Environment variables
 //!
@@ -74,6 +75,8 @@
 #![cfg_attr(not(all(feature = "cust", feature = "reference")), allow(rustdoc::broken_intra_doc_links))]
 
 #[cfg(feature = "cust")]
+mod arrays;
+#[cfg(feature = "cust")]
 mod attention;
 mod context;
 mod dtype;
@@ -83,6 +86,7 @@ mod error;
 mod kernels;
 mod launch;
 mod layout;
+mod lengths;
 mod memory;
 mod plan;
 pub mod raw;
@@ -92,6 +96,8 @@ mod slots;
 #[cfg(feature = "cust")]
 mod tensor;
 
+#[cfg(feature = "cust")]
+pub use arrays::Arrays;
 #[cfg(feature = "cust")]
 pub use attention::{Attention, Output};
 pub use dtype::DType;
@@ -112,10 +118,10 @@ mod tests {
     #[test]
     fn what_users_hold_goes_to_any_thread() {
         goes_to_any_thread::<Error>();
-        goes_to_any_thread::<(raw::Tensor4, raw::Lse, raw::Options, Layout)>();
+        goes_to_any_thread::<(raw::Tensor4, raw::Lse, raw::Options, raw::Arrays, Layout)>();
         #[cfg(feature = "cust")]
         {
-            goes_to_any_thread::<(Attention, Output<half::f16>, Tensor<half::bf16>)>();
+            goes_to_any_thread::<(Attention, Arrays<'static>, Output<half::f16>, Tensor<half::bf16>)>();
             goes_to_any_thread::<(TensorView<'static, half::f16>, TensorViewMut<'static, half::f16>)>();
         }
         #[cfg(feature = "reference")]

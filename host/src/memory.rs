@@ -5,6 +5,7 @@
 //! belong to a device and to no context (CUDA programming guide, "Stream-Ordered Memory Allocator", "Pointer Attributes"), and one tensor
 //! may lie in several mappings side by side; of these the first and the last byte are asked for.
 
+use std::fmt::Display;
 use std::ops::Range;
 use std::ptr;
 
@@ -15,14 +16,15 @@ use crate::context::Context;
 use crate::error::check as check_call;
 #[cfg(feature = "cust")]
 use crate::plan::CombinePlan;
-use crate::plan::Plan;
+use crate::plan::{ARRAY_NAMES, Plan};
 
 /// Refuses a plan with tensors that are not memory of the current context `context`, or reach beyond it.
 pub(crate) fn check(context: &Context, plan: &Plan) -> Result<(), Error> {
-    let names = [("q", "q.layout"), ("k", "k.layout"), ("v", "v.layout"), ("o", "o.layout"), ("lse", "lse.len")];
-    for ((tensor, extent), region) in names.into_iter().zip(&plan.regions) {
+    let tensors = [("q", "q.layout"), ("k", "k.layout"), ("v", "v.layout"), ("o", "o.layout"), ("lse", "lse.len")];
+    let regions = plan.regions.iter().chain(&plan.arrays);
+    for ((name, extent), region) in tensors.into_iter().chain(ARRAY_NAMES).zip(regions) {
         if let Some(region) = region {
-            check_tensor(context, tensor, extent, region.bytes())?;
+            check_tensor(context, &name, &extent, region.bytes())?;
         }
     }
     Ok(())
@@ -31,11 +33,21 @@ pub(crate) fn check(context: &Context, plan: &Plan) -> Result<(), Error> {
 /// The same for a merging.
 #[cfg(feature = "cust")]
 pub(crate) fn check_combine(context: &Context, plan: &CombinePlan) -> Result<(), Error> {
-    plan.tensors.iter().try_for_each(|(tensor, extent, region)| check_tensor(context, tensor, extent, region.bytes()))
+    let names = [("o", "o.layout"), ("lse", "lse.len"), ("sinks", "sinks.len")];
+    for ((name, extent), region) in names.into_iter().zip(&plan.others) {
+        if let Some(region) = region {
+            check_tensor(context, &name, &extent, region.bytes())?;
+        }
+    }
+    for (i, (o, lse)) in plan.parts.iter().enumerate() {
+        check_tensor(context, &format_args!("parts[{i}].o"), &format_args!("parts[{i}].o.layout"), o.bytes())?;
+        check_tensor(context, &format_args!("parts[{i}].lse"), &format_args!("parts[{i}].lse.len"), lse.bytes())?;
+    }
+    Ok(())
 }
 
 /// `bytes` is not empty; `extent` is what errors call its length.
-fn check_tensor(context: &Context, tensor: &str, extent: &str, bytes: Range<CUdeviceptr>) -> Result<(), Error> {
+fn check_tensor(context: &Context, tensor: &dyn Display, extent: &dyn Display, bytes: Range<CUdeviceptr>) -> Result<(), Error> {
     let owner = owner(context, bytes.start)?;
     if owner == Some(context.handle()) {
         // In one allocation of this context, or in none whose range is known.
@@ -56,21 +68,21 @@ fn check_tensor(context: &Context, tensor: &str, extent: &str, bytes: Range<CUde
             None if address == bytes.start => return Err(elsewhere(context, tensor, address, "which the driver does not know")),
             None => {
                 let value = format!("such that its last byte is {address:#x}, which the driver does not know");
-                return Err(Error::invalid(extent, value, format!("within the memory at {:#x}", bytes.start)));
+                return Err(Error::invalid(extent.to_string(), value, format!("within the memory at {:#x}", bytes.start)));
             }
         }
     }
     Ok(())
 }
 
-fn elsewhere(context: &Context, tensor: &str, address: CUdeviceptr, what: &str) -> Error {
+fn elsewhere(context: &Context, tensor: &dyn Display, address: CUdeviceptr, what: &str) -> Error {
     let requirement = format!("memory of the current context, on device {}", context.device);
     Error::invalid(format!("{tensor}.address"), format!("{address:#x}, {what}"), requirement)
 }
 
-fn beyond(extent: &str, bytes: &Range<CUdeviceptr>, allocation: &Range<CUdeviceptr>) -> Error {
+fn beyond(extent: &dyn Display, bytes: &Range<CUdeviceptr>, allocation: &Range<CUdeviceptr>) -> Error {
     let value = format!("such that the bytes {:#x}..{:#x} are touched", bytes.start, bytes.end);
-    Error::invalid(extent, value, format!("within the allocation {:#x}..{:#x}", allocation.start, allocation.end))
+    Error::invalid(extent.to_string(), value, format!("within the allocation {:#x}..{:#x}", allocation.start, allocation.end))
 }
 
 /// The context that memory belongs to; `None` if it belongs to none, or is unknown to the driver.

@@ -23,14 +23,17 @@
 //! unsafe { raw::forward(&q, &k, &v, &o, None, &options, stream.cu_stream().cast())? };
 //! ```
 
+mod options;
+
 use std::ops::Range;
 use std::path::PathBuf;
 
 pub use hopper_attention_driver::{CUdeviceptr, CUstream};
 
 use crate::context::Context;
-use crate::plan::{CombinePlan, Plan};
-use crate::{DType, Dim, Error, Layout, kernels, launch, memory};
+use crate::plan::{CombinePlan, Family, Plan, Window, check_head_dim};
+use crate::{DType, Dim, Error, Layout, kernels, launch, lengths, memory};
+pub use options::{Array, Arrays, Options};
 
 /// A tensor `[batch, seqlen, heads, head_dim]` in device memory, owned by the caller.
 ///
@@ -71,16 +74,17 @@ impl Tensor4 {
     }
 }
 
-/// Where the log-sum-exp of each row goes: f32 `[batch, num_heads, seqlen_q]`, contiguous, in device memory.
+/// Where the log-sum-exp of each row goes: f32 `[batch, num_heads, seqlen_q]`, or `[num_heads, total_q]` where queries are packed;
+/// contiguous, in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lse {
     /// Device address, a multiple of 4 bytes.
     pub address: CUdeviceptr,
-    /// How many f32 there is room for, at least `batch * num_heads * seqlen_q`; what lies beyond that is not written.
+    /// How many f32 there is room for, at least one for each query of each head; what lies beyond that is not written.
     pub len: usize,
 }
 
-/// What attention made of some of the keys: one of the parts that [`combine`] merges.
+/// What attention made of some of the keys, without sinks: one of the parts that [`combine`] merges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
     /// O, `[batch, seqlen_q, num_heads, head_dim]`.
@@ -89,59 +93,15 @@ pub struct Part {
     pub lse: Lse,
 }
 
-/// What is computed, beside the tensors. The default is attention without a mask, with a softmax_scale of `1 / sqrt(head_dim)`.
-///
-/// ```
-/// let options = hopper_attention::raw::Options::new().causal(true).softmax_scale(0.125);
-/// assert!(options.causal && options.softmax_scale == Some(0.125));
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-#[non_exhaustive]
-#[must_use]
-pub struct Options {
-    /// Query `i` sees key `j` only if `j <= i + seqlen_k - seqlen_q`: the mask is aligned to the bottom right.
-    pub causal: bool,
-    /// Factor of the logits, finite and above 0; `None` means `1 / sqrt(head_dim)`.
-    pub softmax_scale: Option<f32>,
-    /// Asks the driver of each tensor whether it lies in memory of the current context, from its first byte to its last, and returns
-    /// [`Error::Invalid`] where it does not, instead of a fault that ruins the context. Off by default, since it asks the driver three
-    /// things a tensor.
-    ///
-    /// In memory of `cuMemAlloc` a tensor has to lie within its allocation. In that of stream-ordered pools and `cuMemMap` only its first
-    /// and its last byte have to be memory of the device: what lies between them may be one piece or several, and the driver does not say
-    /// whose. Memory of another device is refused, even where peer access would allow it.
-    pub check_addresses: bool,
-}
-
-impl Options {
-    /// The default: without a mask, with a softmax_scale of `1 / sqrt(head_dim)`.
-    pub const fn new() -> Self {
-        Self { causal: false, softmax_scale: None, check_addresses: false }
-    }
-
-    /// With another [`Options::causal`].
-    pub const fn causal(self, causal: bool) -> Self {
-        Self { causal, ..self }
-    }
-
-    /// With another [`Options::softmax_scale`].
-    pub const fn softmax_scale(self, softmax_scale: f32) -> Self {
-        Self { softmax_scale: Some(softmax_scale), ..self }
-    }
-
-    /// With another [`Options::check_addresses`].
-    pub const fn check_addresses(self, check_addresses: bool) -> Self {
-        Self { check_addresses, ..self }
-    }
-}
-
 /// Enqueues `o = softmax(softmax_scale * q k^T + mask) v` on `stream`, and returns without waiting.
 ///
-/// Shapes: `q` and `o` are `[batch, seqlen_q, num_heads, head_dim]`, `k` and `v` are `[batch, seqlen_k, num_heads_k, head_dim]`, with
-/// `num_heads` a multiple of `num_heads_k` (query head `h` reads key head `h / (num_heads / num_heads_k)`), head_dim a multiple of 8 up
-/// to 256, and all of one dtype. Inputs may be broadcast over batch or heads by a stride of 0. `o` must overlap neither itself nor
-/// an input. The whole of `o` and `lse` is written: a row that sees no key gets `o = 0` and `lse = -inf`. With batch, num_heads or
-/// seqlen_q of 0 nothing is launched.
+/// Shapes: `q` is `[batch, seqlen_q, num_heads, head_dim]`, `k` `[batch, seqlen_k, num_heads_k, head_dim]`, `v`
+/// `[batch, seqlen_k, num_heads_k, head_dim_v]` and `o` `[batch, seqlen_q, num_heads, head_dim_v]`, with `num_heads` a multiple of
+/// `num_heads_k` (query head `h` reads key head `h / (num_heads / num_heads_k)`), both head dims multiples of 8 up to 256 (the kernel is
+/// that of the larger), and all of one dtype. Inputs may be broadcast over batch or heads by a stride of 0. `o` must overlap neither itself
+/// nor an input. The whole of `o` and `lse` is written: a row that sees no key gets `o = 0` and `lse = -inf`. With batch, num_heads or
+/// seqlen_q of 0 nothing is launched. Windows and soft caps are [`Options`]; [`forward_with`] has packed sequences, sinks and ALiBi
+/// besides.
 ///
 /// Numbers: products and sums are f32, so results are right as long as the logits, with softmax_scale and before it, stay within f32, and so
 /// do 4096 times the sums of V over the keys (P may grow to 4096 before O is divided by its sum: with bf16, V beyond 1e34 / seqlen_k may give
@@ -156,11 +116,12 @@ impl Options {
 ///
 /// # Many streams
 ///
-/// Causal launches of more tiles than multiprocessors draw their tiles from a counter that belongs to their stream, or to their capture. A
-/// context has 1024 counters for streams and 1024 for captures, and takes none back: that a stream was destroyed does not tell when its
-/// last launch is done. Once a table is crowded, launches on streams (or in captures) that are new to it compute the same bits in a fixed
-/// order of tiles, which takes up to 1.07 times as long at head_dim 64, 1.2 times at 128 and 1.3 times at 256. So a program of many causal
-/// launches does well to keep its streams instead of making new ones.
+/// Launches of more tiles than multiprocessors whose tiles differ in length (causal, windows, sequences of several lengths) draw their
+/// tiles from a counter that belongs to their stream, or to their capture. A context has 1024 counters for streams and 1024 for captures,
+/// and takes none back: that a stream was destroyed does not tell when its last launch is done. Once a table is crowded, launches on
+/// streams (or in captures) that are new to it compute the same bits in a fixed order of tiles, which takes up to 1.07 times as long at
+/// head_dim 64, 1.2 times at 128 and 1.3 times at 256. So a program of many such launches does well to keep its streams instead of making
+/// new ones.
 ///
 /// # Errors
 ///
@@ -186,7 +147,56 @@ pub unsafe fn forward(
     options: &Options,
     stream: CUstream,
 ) -> Result<(), Error> {
-    let Some(plan) = Plan::new(q, k, v, o, lse, options)? else {
+    // SAFETY: passed on to the caller; there are no arrays.
+    unsafe { forward_with(q, k, v, o, lse, options, &Arrays::new(), stream) }
+}
+
+/// [`forward`] with arrays: packed or padded sequences of lengths of their own, attention sinks, ALiBi.
+///
+/// # Sequences of several lengths
+///
+/// With [`Arrays::cu_seqlens_q`] all sequences lie in one batch entry of `q` and `o`, one behind the other; with [`Arrays::cu_seqlens_k`]
+/// so do those of `k` and `v`. Each side may be packed, or padded to `[batch, seqlen, heads, head_dim]`, whatever the other. With
+/// [`Arrays::seqused_q`] or [`Arrays::seqused_k`] only the first rows of a sequence count, of its part of a packed tensor or of its batch
+/// entry. In every formula `seqlen_q` and `seqlen_k` are then those of the sequence; any of them may be 0.
+///
+/// The lengths stay on the device. No maximum of them is asked for, and a launch, or a captured graph, serves whatever lengths the arrays
+/// hold when it runs. Rows of `o` and `lse` that are no queries are not written: behind the used queries of a sequence, and before or
+/// behind all sequences, they keep what they held. What `k` and `v` hold behind the used keys, NaN included, reaches nothing.
+///
+/// The kernel bounds every length by the tensors, so wrong ones (decreasing, negative, beyond the end) make wrong results, but nothing
+/// outside of the tensors is read or written. [`check_lengths`] finds them.
+///
+/// A padded tensor whose sequences have lengths of their own needs a batch stride that is a multiple of its sequence stride, and at most
+/// 2^31 - 1025 rows from its first to its last, in steps of the sequence stride: `[b, s, h, d]` and `[b, h, s, d]` have that.
+///
+/// # Which kernel
+///
+/// Without arrays and soft cap, and with no window or the causal one (`window_right` of 0, open on the left), the plain kernels run. Any
+/// other bound that hides nothing (`window_left >= seqlen_k - 1`, `window_right >= seqlen_q - 1`) counts as none, and the results are the
+/// same, bit by bit. All else is served by the general kernels, of which there are three for each head_dim and dtype: as they are, with a
+/// soft cap, or with ALiBi; each takes any window, lengths and sinks. So a soft cap and ALiBi together are [`Error::Unsupported`].
+///
+/// # Errors
+///
+/// As [`forward`]. An array whose length does not fit the tensors, or that overlaps `o` or `lse`, is [`Error::Invalid`].
+///
+/// # Safety
+///
+/// As [`forward`], with the arrays as inputs: they, too, stay allocated and unwritten until the work is done, or change only between the
+/// replays of a graph.
+#[expect(clippy::too_many_arguments, reason = "those of `forward`, and the arrays")]
+pub unsafe fn forward_with(
+    q: &Tensor4,
+    k: &Tensor4,
+    v: &Tensor4,
+    o: &Tensor4,
+    lse: Option<Lse>,
+    options: &Options,
+    arrays: &Arrays,
+    stream: CUstream,
+) -> Result<(), Error> {
+    let Some(plan) = Plan::new([q, k, v, o], lse, options, arrays)? else {
         return Ok(());
     };
     let context = Context::current()?;
@@ -230,22 +240,38 @@ pub unsafe fn forward(
 /// As [`forward`], with the parts as inputs.
 pub unsafe fn combine(parts: &[Part], o: &Tensor4, lse: Option<Lse>, stream: CUstream) -> Result<(), Error> {
     // SAFETY: passed on to the caller.
-    unsafe { combine_after(parts, o, lse, stream, |_, _| Ok(())) }
+    unsafe { combine_after(parts, o, lse, None, stream, |_, _| Ok(())) }
 }
 
-/// [`combine`], once `check` has passed the plan.
+/// [`combine`] with `sinks`, f32 `[num_heads]`: a logit a head that joins the sum of each row once, see [`Arrays::sinks`]. The parts are
+/// computed without them. Where no part has seen a key, `o = 0` and `lse = sink`.
+///
+/// # Errors
+///
+/// As [`forward_with`].
 ///
 /// # Safety
 ///
-/// As [`combine`].
+/// As [`forward_with`], with the parts as inputs.
+pub unsafe fn combine_with_sinks(parts: &[Part], o: &Tensor4, lse: Option<Lse>, sinks: Array, stream: CUstream) -> Result<(), Error> {
+    // SAFETY: passed on to the caller.
+    unsafe { combine_after(parts, o, lse, Some(sinks), stream, |_, _| Ok(())) }
+}
+
+/// [`combine`], perhaps with sinks, once `check` has passed the plan.
+///
+/// # Safety
+///
+/// As [`combine_with_sinks`].
 pub(crate) unsafe fn combine_after(
     parts: &[Part],
     o: &Tensor4,
     lse: Option<Lse>,
+    sinks: Option<Array>,
     stream: CUstream,
     check: impl FnOnce(&Context, &CombinePlan) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let Some(mut plan) = CombinePlan::new(parts, o, lse)? else {
+    let Some(mut plan) = CombinePlan::new(parts, o, lse, sinks)? else {
         return Ok(());
     };
     let context = Context::current()?;
@@ -260,8 +286,39 @@ pub(crate) unsafe fn combine_after(
 ///
 /// [`Error::Unsupported`] for a head_dim that no kernel serves, else those of [`forward`] that say why there is no kernel.
 pub fn prepare(head_dim: usize, dtype: DType, options: &Options) -> Result<(), Error> {
-    let config = crate::plan::kernel_config("head_dim", head_dim, options.causal)?;
-    Context::current()?.kernel(kernels::forward_index(&config, dtype)).map(|_| ())
+    prepare_with(head_dim, dtype, options, &Arrays::new())
+}
+
+/// [`prepare`] for [`forward_with`]. `head_dim` is the larger one, where that of `v` differs. Which of the `arrays` there are is all that
+/// counts; neither addresses nor lengths are looked at.
+///
+/// A call whose window turns out to hide nothing runs a kernel without one, see [`forward_with`]: whoever expects such calls prepares that,
+/// too.
+///
+/// # Errors
+///
+/// Those of [`prepare`], and [`Error::Unsupported`] for a combination that has no kernel.
+pub fn prepare_with(head_dim: usize, dtype: DType, options: &Options, arrays: &Arrays) -> Result<(), Error> {
+    let family = Family::of(Window::of(options), options, arrays)?;
+    let config = family.config(check_head_dim("head_dim", head_dim)?);
+    Context::current()?.kernel(kernels::forward_index(family, &config, dtype)).map(|_| ())
+}
+
+/// Whether the lengths in `arrays` are right for `q` and `k`: copies them to the host, behind what was enqueued on `stream`, and waits. It
+/// cannot be captured. Without lengths it does nothing.
+///
+/// # Errors
+///
+/// [`Error::Invalid`] that names array, index, value and requirement, such as `cu_seqlens_q[3]`: if `cu_seqlens` are negative, decrease, or
+/// exceed the rows of the tensor, or if `seqused` are negative or exceed the rows of their sequence; also those of [`forward_with`] for
+/// shapes and arrays. [`Error::Driver`] if the copy fails, which may be due to earlier work.
+///
+/// # Safety
+///
+/// The arrays describe allocated memory that the current context's device can reach, and `stream` is a live stream of the current context.
+pub unsafe fn check_lengths(q: &Tensor4, k: &Tensor4, arrays: &Arrays, stream: CUstream) -> Result<(), Error> {
+    // SAFETY: passed on to the caller.
+    unsafe { lengths::check(q, k, arrays, stream) }
 }
 
 /// Takes the kernels from PTX files `<entry>.ptx` in a folder instead of those built into the library, for the whole process; the

@@ -160,6 +160,8 @@ pub struct CombineParams {
     pub o: TensorAddress,
     /// Device address of the output's log-sum-exp, as [`Part::lse`]; 0 to leave it out.
     pub lse: u64,
+    /// Device address of a logit a head that joins each row's sum once, f32 `[num_heads]`, in natural units; 0 for none.
+    pub sinks: u64,
     /// How many parts there are.
     pub count: u32,
     /// Rows times pieces of 8 columns.

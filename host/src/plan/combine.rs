@@ -1,13 +1,16 @@
 //! From parts and an output to a launch of the kernel that combines.
 
+use std::fmt::Display;
+
 use hopper_attention_kernels::config::{COMBINE_COLUMNS, COMBINE_THREADS, MAX_PARTS};
 use hopper_attention_kernels::fast_divide::FastDivisor;
 use hopper_attention_kernels::params::{CombineParams, Part, TensorAddress};
 
 use super::map::{Mapped, Role, describe};
 use super::region::Region;
-use super::{kernel_config, lse_region};
-use crate::raw::{self, Lse, Tensor4};
+use super::shape::check_one_a_head;
+use super::{arrays, check_head_dim, lse_region};
+use crate::raw::{self, Array, Lse, Tensor4};
 use crate::{DType, Dim, Error};
 
 /// A launch of a kernel that combines, but for the device and the stream.
@@ -15,16 +18,22 @@ use crate::{DType, Dim, Error};
 pub(crate) struct CombinePlan {
     pub dtype: DType,
     pub params: Box<CombineParams>,
-    /// What is read and written, with its name and that of its length.
-    #[cfg(feature = "cust")]
-    pub tensors: Vec<(String, String, Region)>,
+    /// What is read of each part: O and LSE.
+    #[cfg_attr(not(feature = "cust"), expect(dead_code, reason = "read where addresses are checked"))]
+    pub parts: Vec<(Region, Region)>,
+    /// What is written of O and LSE, and read of the sinks.
+    #[cfg_attr(not(feature = "cust"), expect(dead_code, reason = "read where addresses are checked"))]
+    pub others: [Option<Region>; 3],
 }
 
 impl CombinePlan {
     /// Checks everything that can be checked without a device. `None` if there is no row to write.
-    pub fn new(parts: &[raw::Part], o: &Tensor4, lse: Option<Lse>) -> Result<Option<Self>, Error> {
+    pub fn new(parts: &[raw::Part], o: &Tensor4, lse: Option<Lse>, sinks: Option<Array>) -> Result<Option<Self>, Error> {
         Self::check_parts(parts, o)?;
         let [batch, seqlen, heads, head_dim] = o.layout.shape;
+        if let Some(sinks) = sinks {
+            check_one_a_head("sinks.len", sinks, heads)?;
+        }
         if o.layout.is_empty() {
             return Ok(None);
         }
@@ -36,20 +45,23 @@ impl CombinePlan {
             return Err(Error::unsupported("o.shape", value, format!("at most {} pieces of 8 elements", FastDivisor::MAX)));
         };
         let rows = items / (head_dim / COMBINE_COLUMNS as usize) as u64;
-        let output = describe("o", o, 1, Role::Output)?;
-        let lse = lse.map(|lse| lse_region("lse", lse, rows)).transpose()?;
+        let output = describe(&"o", o, 1, Role::Output)?;
+        let lse = lse.map(|lse| lse_region(&"lse", lse, rows)).transpose()?;
+        let sinks = sinks.map(|sinks| arrays::region("sinks", sinks)).transpose()?;
         let mut described = Vec::with_capacity(parts.len());
         for (i, part) in parts.iter().enumerate() {
-            let mapped = describe(&format!("parts[{i}].o"), &part.o, 1, Role::Input)?;
-            described.push((mapped, lse_region(&format!("parts[{i}].lse"), part.lse, rows)?));
+            // A name is put together only for an error.
+            let mapped = describe(&format_args!("parts[{i}].o"), &part.o, 1, Role::Input)?;
+            described.push((mapped.region, lse_region(&format_args!("parts[{i}].lse"), part.lse, rows)?));
         }
-        check_overlaps(&described, &output, lse.as_ref())?;
+        check_overlaps(&described, &output, lse.as_ref(), sinks.as_ref())?;
         // No extent exceeds `items`.
         let divisor = |extent: usize| FastDivisor::new(extent as u32).expect("from 1 to FastDivisor::MAX");
         let mut params = Box::new(CombineParams {
             parts: [Part::default(); MAX_PARTS],
-            o: address(&output),
+            o: address(&output.region),
             lse: lse.map_or(0, |lse| lse.bytes().start),
+            sinks: sinks.map_or(0, |sinks| sinks.bytes().start),
             count: parts.len() as u32,
             items: items as u32,
             chunks: divisor(head_dim / COMBINE_COLUMNS as usize),
@@ -60,12 +72,7 @@ impl CombinePlan {
         for (part, (o, lse)) in params.parts.iter_mut().zip(&described) {
             *part = Part { o: address(o), lse: lse.bytes().start };
         }
-        Ok(Some(Self {
-            dtype: o.dtype,
-            params,
-            #[cfg(feature = "cust")]
-            tensors: tensors(&output, lse, &described),
-        }))
+        Ok(Some(Self { dtype: o.dtype, params, parts: described, others: [Some(output.region), lse, sinks] }))
     }
 
     /// What `count` parts are answered with.
@@ -78,8 +85,8 @@ impl CombinePlan {
         if parts.is_empty() || parts.len() > MAX_PARTS {
             return Err(Self::wrong_count(parts.len()));
         }
-        kernel_config("o.head_dim", o.layout.extent(Dim::HeadDim), false)?;
-        parts.iter().enumerate().try_for_each(|(i, part)| check_alike(&format!("parts[{i}].o"), &part.o, o))
+        check_head_dim("o.head_dim", o.layout.extent(Dim::HeadDim))?;
+        parts.iter().enumerate().try_for_each(|(i, part)| check_alike(&format_args!("parts[{i}].o"), &part.o, o))
     }
 
     /// CTAs: as many as the device runs at once, as far as there is work.
@@ -89,25 +96,13 @@ impl CombinePlan {
     }
 }
 
-/// What is read and written, with its name and that of its length.
-#[cfg(feature = "cust")]
-fn tensors(o: &Mapped, lse: Option<Region>, parts: &[(Mapped, Region)]) -> Vec<(String, String, Region)> {
-    let mut tensors = vec![("o".to_owned(), "o.layout".to_owned(), o.region)];
-    tensors.extend(lse.map(|lse| ("lse".to_owned(), "lse.len".to_owned(), lse)));
-    for (i, (o, lse)) in parts.iter().enumerate() {
-        tensors.push((format!("parts[{i}].o"), format!("parts[{i}].o.layout"), o.region));
-        tensors.push((format!("parts[{i}].lse"), format!("parts[{i}].lse.len"), *lse));
-    }
-    tensors
-}
-
-fn address(mapped: &Mapped) -> TensorAddress {
-    let [batch_stride, row_stride, head_stride] = mapped.region.strides();
-    TensorAddress { address: mapped.map.address, batch_stride, row_stride, head_stride }
+fn address(region: &Region) -> TensorAddress {
+    let [batch_stride, row_stride, head_stride] = region.strides();
+    TensorAddress { address: region.bytes().start, batch_stride, row_stride, head_stride }
 }
 
 /// A part has the output's dtype and shape.
-fn check_alike(name: &str, part: &Tensor4, o: &Tensor4) -> Result<(), Error> {
+fn check_alike(name: &dyn Display, part: &Tensor4, o: &Tensor4) -> Result<(), Error> {
     if part.dtype != o.dtype {
         return Err(Error::invalid(format!("{name}.dtype"), part.dtype.name(), format!("{}, the dtype of o", o.dtype.name())));
     }
@@ -119,17 +114,19 @@ fn check_alike(name: &str, part: &Tensor4, o: &Tensor4) -> Result<(), Error> {
 }
 
 /// No two rows of O may share memory, and neither O nor LSE may lie in anything else.
-fn check_overlaps(parts: &[(Mapped, Region)], o: &Mapped, lse: Option<&Region>) -> Result<(), Error> {
+fn check_overlaps(parts: &[(Region, Region)], o: &Mapped, lse: Option<&Region>, sinks: Option<&Region>) -> Result<(), Error> {
     super::check_rows_apart(o)?;
+    let outputs = || [("o", Some(&o.region)), ("lse", lse)].into_iter().filter_map(|(name, output)| Some((name, output?)));
     for (i, (part, part_lse)) in parts.iter().enumerate() {
-        for (other_name, other) in [(format!("parts[{i}].o"), &part.region), (format!("parts[{i}].lse"), part_lse)] {
-            super::check_apart("o", &o.region, &other_name, other)?;
-            if let Some(lse) = lse {
-                super::check_apart("lse", lse, &other_name, other)?;
-            }
+        for (name, output) in outputs() {
+            super::check_apart(name, output, &format_args!("parts[{i}].o"), part)?;
+            super::check_apart(name, output, &format_args!("parts[{i}].lse"), part_lse)?;
         }
     }
-    lse.map_or(Ok(()), |lse| super::check_apart("lse", lse, "o", &o.region))
+    if let Some(sinks) = sinks {
+        outputs().try_for_each(|(name, output)| super::check_apart(name, output, &"sinks", sinks))?;
+    }
+    lse.map_or(Ok(()), |lse| super::check_apart("lse", lse, &"o", &o.region))
 }
 
 #[cfg(test)]
@@ -139,6 +136,7 @@ mod tests {
 
     const O: u64 = 0x10_0000;
     const LSE: u64 = 0x20_0000;
+    const SINKS: u64 = 0x30_0000;
 
     fn tensor(address: u64) -> Tensor4 {
         Tensor4 { address, dtype: DType::F16, layout: Layout::bshd([2, 7, 3, 72]) }
@@ -154,7 +152,12 @@ mod tests {
 
     #[track_caller]
     fn refused(parts: &[raw::Part], o: &Tensor4, lse: Option<Lse>, expected: &str) {
-        match CombinePlan::new(parts, o, lse) {
+        refused_with(parts, o, lse, None, expected);
+    }
+
+    #[track_caller]
+    fn refused_with(parts: &[raw::Part], o: &Tensor4, lse: Option<Lse>, sinks: Option<Array>, expected: &str) {
+        match CombinePlan::new(parts, o, lse, sinks) {
             Err(Error::Invalid { field, .. } | Error::Unsupported { field, .. }) if field == expected => {}
             other => panic!("expected {expected} to be refused, got {other:?}"),
         }
@@ -162,13 +165,30 @@ mod tests {
 
     #[test]
     fn a_plain_problem() {
-        let plan = CombinePlan::new(&parts(2), &tensor(O), Some(lse(LSE))).unwrap().unwrap();
+        let plan = CombinePlan::new(&parts(2), &tensor(O), Some(lse(LSE)), None).unwrap().unwrap();
         let params = &plan.params;
         assert_eq!((params.count, params.items, params.lse), (2, 2 * 7 * 3 * 9, LSE));
         assert_eq!([params.chunks, params.seqlen, params.num_heads].map(|divisor| divisor.divisor()), [9, 7, 3]);
         assert_eq!(params.o, TensorAddress { address: O, batch_stride: 7 * 3 * 144, row_stride: 3 * 144, head_stride: 144 });
         assert_eq!(params.parts[1].lse, LSE + 0x2000_0000);
-        assert_eq!((plan.grid(132), plan.grid(0)), (2, 0));
+        assert_eq!((plan.grid(132), plan.grid(0), params.sinks), (2, 0, 0));
+    }
+
+    #[test]
+    fn sinks() {
+        let sinks = |address, len| Some(Array { address, len });
+        let (two, o, lse) = (parts(2), tensor(O), Some(lse(LSE)));
+        let plan = CombinePlan::new(&two, &o, lse, sinks(SINKS, 3)).unwrap().unwrap();
+        assert_eq!(plan.params.sinks, SINKS);
+        refused_with(&two, &o, lse, sinks(SINKS, 2), "sinks.len");
+        refused_with(&two, &o, lse, sinks(SINKS, 4), "sinks.len");
+        refused_with(&two, &o, lse, sinks(SINKS + 2, 3), "sinks.address");
+        refused_with(&two, &o, lse, sinks(0, 3), "sinks.address");
+        refused_with(&two, &o, lse, sinks(u64::MAX - 7, 3), "sinks.len");
+        refused_with(&two, &o, lse, sinks(O + 64, 3), "o");
+        refused_with(&two, &o, lse, sinks(LSE - 8, 3), "lse");
+        // What is read may be shared.
+        assert!(CombinePlan::new(&two, &o, lse, sinks(two[1].lse.address, 3)).is_ok());
     }
 
     #[test]
@@ -200,6 +220,6 @@ mod tests {
     fn without_rows_there_is_nothing_to_do() {
         let empty = Tensor4 { address: 0, dtype: DType::F16, layout: Layout::bshd([2, 0, 3, 64]) };
         let part = raw::Part { o: empty, lse: Lse { address: 0, len: 0 } };
-        assert!(CombinePlan::new(&[part], &empty, None).unwrap().is_none());
+        assert!(CombinePlan::new(&[part], &empty, None, None).unwrap().is_none());
     }
 }

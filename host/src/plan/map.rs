@@ -1,7 +1,9 @@
 //! A tensor as the copy engine (TMA) sees it: `cuTensorMapEncodeTiled`'s rules, CUDA driver API, section "Tensor Map Object Management".
 
+use std::fmt::Display;
+
 use hopper_attention_kernels::config::PANEL_COLUMNS;
-use hopper_attention_kernels::params::CoordinateSteps;
+use hopper_attention_kernels::params::{CoordinateSteps, MAX_SEQLEN};
 
 use super::region::Region;
 use crate::raw::Tensor4;
@@ -13,7 +15,8 @@ const STRIDE_LIMIT_BYTES: u64 = 1 << 40;
 const ALIGNMENT_BYTES: u64 = 16;
 const ALIGNMENT_ELEMENTS: u64 = ALIGNMENT_BYTES / DType::BYTES as u64;
 
-/// A tensor map before its encoding, innermost dimension first: `[head_dim, seqlen, heads, batch]`.
+/// A tensor map before its encoding, innermost dimension first: `[head_dim, seqlen, heads, batch]`, or of a ragged tensor
+/// `[head_dim, rows, heads, total + 1]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MapDescription {
     pub address: u64,
@@ -38,8 +41,49 @@ pub(crate) enum Role {
     Output,
 }
 
+impl Mapped {
+    /// The same tensor, whose sequences have lengths of their own, and the rows from one batch entry to the next.
+    ///
+    /// The map has the rows twice: `[head_dim, rows, heads, total + 1]` with strides `[row, head, row]`, from `rows` rows before the tensor
+    /// on. `total` rows, in steps of the row stride, reach from the first batch entry's first to the last one's last. For row `r` of a
+    /// sequence of `len` rows that begins at row `start` the kernel asks for `rows - len + r` and `start + len`, which add up to the
+    /// tensor's row `start + r`; and from `r = len` on the first of the two is out of bounds, so the hardware fills with zeros and clips
+    /// there.
+    pub fn into_ragged(self, name: &str) -> Result<(Self, u32), Error> {
+        let [head_dim, rows, heads, batch] = self.map.dims;
+        let row_bytes = head_dim * DType::BYTES as u64;
+        let [batch_stride, row_stride, _] = self.region.strides();
+        // Of one row the stride is nobody's, so that of the batch entries will do.
+        let row_stride = [row_stride, batch_stride, row_bytes].into_iter().find(|&stride| stride > 0).unwrap_or(row_bytes);
+        let refuse = |requirement: String| {
+            let stride = batch_stride / DType::BYTES as u64;
+            Err(Error::unsupported(format!("{name}.batch_stride"), stride, requirement + ", as its sequences have lengths of their own"))
+        };
+        if !batch_stride.is_multiple_of(row_stride) {
+            return refuse(format!("a multiple of {name}.seqlen_stride = {}", row_stride / DType::BYTES as u64));
+        }
+        if row_stride < row_bytes {
+            return refuse("at least head_dim elements".into());
+        }
+        let batch_rows = batch_stride / row_stride;
+        // No overflow: the region spans as much.
+        let total = (batch - 1) * batch_rows + rows;
+        if total > u64::from(MAX_SEQLEN) {
+            let value = format!("such that the last row is number {total}, counted in steps of {name}.seqlen_stride");
+            return Err(Error::unsupported(format!("{name}.layout"), value, format!("such that it is at most {MAX_SEQLEN}")));
+        }
+        let map = MapDescription {
+            address: self.map.address.wrapping_sub(rows.wrapping_mul(row_stride)),
+            dims: [head_dim, rows, heads, total + 1],
+            strides_bytes: [row_stride, self.map.strides_bytes[1], row_stride],
+            ..self.map
+        };
+        Ok((Self { map, ..self }, batch_rows as u32))
+    }
+}
+
 /// Describes `tensor`, which is not empty, to be copied in boxes of `rows` rows; `name` is what errors call it.
-pub(crate) fn describe(name: &str, tensor: &Tensor4, rows: u32, role: Role) -> Result<Mapped, Error> {
+pub(crate) fn describe(name: &dyn Display, tensor: &Tensor4, rows: u32, role: Role) -> Result<Mapped, Error> {
     if tensor.address == 0 {
         return Err(Error::invalid(format!("{name}.address"), "null", "that of device memory, as the tensor is not empty"));
     }
@@ -72,7 +116,7 @@ pub(crate) fn describe(name: &str, tensor: &Tensor4, rows: u32, role: Role) -> R
 }
 
 /// The stride of `dim` in bytes, 0 for a dimension of one entry.
-fn stride_bytes(name: &str, tensor: &Tensor4, dim: Dim, role: Role) -> Result<u64, Error> {
+fn stride_bytes(name: &dyn Display, tensor: &Tensor4, dim: Dim, role: Role) -> Result<u64, Error> {
     if tensor.layout.extent(dim) == 1 {
         return Ok(0);
     }

@@ -1,32 +1,35 @@
 //! Every rule is broken once and must be named; every layout that is legal must pass.
 
-use super::*;
-use crate::Layout;
+use hopper_attention_kernels::params::MAX_SEQLEN;
 
-const Q: u64 = 0x1_0000_0000;
-const K: u64 = 0x2_0000_0000;
-const V: u64 = 0x3_0000_0000;
-const O: u64 = 0x4_0000_0000;
-const LSE: u64 = 0x5_0000_0000;
+use super::*;
+use crate::{Dim, Layout};
+
+pub(super) const Q: u64 = 0x1_0000_0000;
+pub(super) const K: u64 = 0x2_0000_0000;
+pub(super) const V: u64 = 0x3_0000_0000;
+pub(super) const O: u64 = 0x4_0000_0000;
+pub(super) const LSE: u64 = 0x5_0000_0000;
 
 /// The arguments of [`Plan::new`], to be broken one at a time.
 #[derive(Clone, Copy)]
-struct Arguments {
-    q: Tensor4,
-    k: Tensor4,
-    v: Tensor4,
-    o: Tensor4,
-    lse: Option<Lse>,
-    options: Options,
+pub(super) struct Arguments {
+    pub q: Tensor4,
+    pub k: Tensor4,
+    pub v: Tensor4,
+    pub o: Tensor4,
+    pub lse: Option<Lse>,
+    pub options: Options,
+    pub arrays: Arrays,
 }
 
 impl Arguments {
     /// Legal: batch 2, 300 queries, 500 keys, 6 heads on 2, contiguous.
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self::of(2, 300, 500, 6, 2, 128, Layout::bshd)
     }
 
-    fn of(
+    pub fn of(
         batch: usize,
         seqlen_q: usize,
         seqlen_k: usize,
@@ -43,30 +46,31 @@ impl Arguments {
             o: tensor(O, seqlen_q, heads),
             lse: None,
             options: Options::default(),
+            arrays: Arrays::default(),
         }
     }
 
-    fn plan(&self) -> Result<Option<Plan>, Error> {
-        Plan::new(&self.q, &self.k, &self.v, &self.o, self.lse, &self.options)
+    pub fn plan(&self) -> Result<Option<Plan>, Error> {
+        Plan::new([&self.q, &self.k, &self.v, &self.o], self.lse, &self.options, &self.arrays)
     }
 
-    fn accepted(&self) -> Plan {
+    pub fn accepted(&self) -> Plan {
         self.plan().unwrap().expect("there are rows")
     }
 
     /// Applies `change` to all four tensors.
-    fn each(&mut self, change: impl Fn(&mut Tensor4)) {
+    pub fn each(&mut self, change: impl Fn(&mut Tensor4)) {
         [&mut self.q, &mut self.k, &mut self.v, &mut self.o].into_iter().for_each(change);
     }
 
     /// The arguments after `change`.
-    fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
     }
 
     #[track_caller]
-    fn is_invalid(&self, expected: &str) {
+    pub fn is_invalid(&self, expected: &str) {
         match self.plan() {
             Err(Error::Invalid { field, .. }) if field == expected => {}
             other => panic!("expected {expected} to be invalid, got {other:?}"),
@@ -74,7 +78,7 @@ impl Arguments {
     }
 
     #[track_caller]
-    fn is_unsupported(&self, expected: &str) {
+    pub fn is_unsupported(&self, expected: &str) {
         match self.plan() {
             Err(Error::Unsupported { field, .. }) if field == expected => {}
             other => panic!("expected {expected} to be unsupported, got {other:?}"),
@@ -116,7 +120,7 @@ fn shapes_that_disagree() {
     set(|a| &mut a.v, Dim::Heads, 1).is_invalid("v.heads");
     set(|a| &mut a.o, Dim::Heads, 5).is_invalid("o.heads");
     set(|a| &mut a.k, Dim::HeadDim, 64).is_invalid("k.head_dim");
-    set(|a| &mut a.v, Dim::HeadDim, 64).is_invalid("v.head_dim");
+    set(|a| &mut a.v, Dim::HeadDim, 64).is_invalid("o.head_dim");
     set(|a| &mut a.o, Dim::HeadDim, 64).is_invalid("o.head_dim");
     Arguments::of(2, 9, 9, 6, 4, 64, Layout::bshd).is_invalid("q.heads");
     Arguments::of(2, 9, 9, 2, 4, 64, Layout::bshd).is_invalid("q.heads");
@@ -341,7 +345,7 @@ fn large_problems() {
 }
 
 /// Moves the tensors so far apart that the largest do not meet.
-fn apart(a: &mut Arguments) {
+pub(super) fn apart(a: &mut Arguments) {
     (a.q.address, a.k.address, a.v.address, a.o.address) = (1 << 48, 1 << 49, 1 << 50, 1 << 51);
 }
 

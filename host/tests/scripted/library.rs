@@ -173,6 +173,14 @@ extern "C" fn cuPointerGetAttribute(result: *mut c_void, attribute: u32, address
     note(format!("cuPointerGetAttribute {attribute} {address:#x}")).max(value(&format!("code_of_{attribute}_of_{address:#x}"), 0) as u32)
 }
 
+/// Every 4 bytes are the number `word_at_<address>`.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut u32, from: u64, bytes: usize, stream: u64) -> u32 {
+    let word = value(&format!("word_at_{from:#x}"), 0) as u32;
+    unsafe { std::slice::from_raw_parts_mut(to, bytes / 4) }.fill(word);
+    note(format!("cuMemcpyDtoHAsync_v2 {from:#x} {bytes} {stream}"))
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleLoadDataEx(
     module: *mut u64,
@@ -242,6 +250,10 @@ extern "C" fn cuLaunchKernel(
     params: *const *const u64,
     _: *const c_void,
 ) -> u32 {
+    // A kernel that combines has one parameter, and no shared memory.
+    if smem == 0 {
+        return note(format!("cuLaunchKernel {function:#x} grid={grid} threads={threads} smem={smem} stream={stream}"));
+    }
     let params = unsafe { std::slice::from_raw_parts(params, 5) };
     let maps: Vec<_> = params[..4].iter().map(|map| format!("{:#x}", unsafe { **map })).collect();
     // ForwardParams begins with the addresses of the LSE and of the scheduler slot.

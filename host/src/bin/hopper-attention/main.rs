@@ -48,6 +48,18 @@ struct Arguments {
     #[arg(long, allow_negative_numbers = true)]
     softmax_scale: Option<f32>,
 
+    /// Query i sees no key before i + seqlen_k - seqlen_q - this.
+    #[arg(long)]
+    window_left: Option<usize>,
+
+    /// Query i sees no key behind i + seqlen_k - seqlen_q + this.
+    #[arg(long)]
+    window_right: Option<usize>,
+
+    /// Makes softcap * tanh(s / softcap) of each scaled logit s.
+    #[arg(long, allow_negative_numbers = true)]
+    softcap: Option<f32>,
+
     /// Order of the tensors' dimensions, of o as well.
     #[arg(long, value_enum, default_value_t = Order::Bshd)]
     layout: Order,
@@ -111,7 +123,8 @@ fn run(arguments: &Arguments) -> Result<bool> {
 
 fn attend<T: FileElement>(arguments: &Arguments, tensors: &Tensors, output: Option<Output>) -> Result<bool> {
     let inputs = Inputs::<T>::read(tensors, arguments.layout)?;
-    let shape = inputs.q.1.shape;
+    let ([batch, seqlen_q, heads, head_dim], [.., head_dim_v]) = (inputs.q.1.shape, inputs.v.1.shape);
+    let shape = [batch, seqlen_q, heads, head_dim_v];
     // What is wrong with the file is said before anything is computed.
     let expected = match arguments.compare {
         Some(CompareWith::File) => Some(Expected::read(tensors, shape, arguments.layout)?),
@@ -121,10 +134,12 @@ fn attend<T: FileElement>(arguments: &Arguments, tensors: &Tensors, output: Opti
     if let Some(output) = output {
         output.write(&file::serialize(&o, &lse, shape, arguments.layout)?)?;
     }
-    let [batch, seqlen_q, heads, head_dim] = shape;
     let [_, seqlen_k, heads_k, _] = inputs.k.1.shape;
-    let (dtype, mask) = (T::DTYPE, if arguments.causal { "causal" } else { "full" });
-    print(format_args!("{dtype} {mask}: batch {batch}, seqlen {seqlen_q} on {seqlen_k}, heads {heads} on {heads_k}, head_dim {head_dim}"))?;
+    let (dtype, mask) = (T::DTYPE, mask(arguments));
+    let head_dims = if head_dim == head_dim_v { format!("{head_dim}") } else { format!("{head_dim} and {head_dim_v}") };
+    print(format_args!(
+        "{dtype} {mask}: batch {batch}, seqlen {seqlen_q} on {seqlen_k}, heads {heads} on {heads_k}, head_dim {head_dims}"
+    ))?;
     if let Some(path) = &arguments.output {
         print(format_args!("wrote o and lse to {}", path.display()))?;
     }
@@ -138,14 +153,26 @@ fn attend<T: FileElement>(arguments: &Arguments, tensors: &Tensors, output: Opti
     Ok(comparison.agrees())
 }
 
+/// The mask in a word.
+fn mask(arguments: &Arguments) -> &'static str {
+    match (arguments.window_left, arguments.window_right, arguments.causal) {
+        (None, None, false) => "full",
+        (None, _, true) | (None, Some(0), false) => "causal",
+        _ => "windowed",
+    }
+}
+
 /// O in the order [batch, seqlen, heads, head_dim], and LSE.
 fn on_device<T: FileElement>(arguments: &Arguments, inputs: &Inputs<T>) -> Result<(Vec<T>, Vec<f32>)> {
     let _context = context(arguments.device)?;
     let upload = |(values, layout): &(Vec<T>, Layout)| Tensor::from_slice(values, *layout);
     let (q, k, v) = (upload(&inputs.q)?, upload(&inputs.k)?, upload(&inputs.v)?);
-    let mut attention = Attention::new().causal(arguments.causal);
+    let mut attention = Attention::new().causal(arguments.causal).window(arguments.window_left, arguments.window_right);
     if let Some(softmax_scale) = arguments.softmax_scale {
         attention = attention.softmax_scale(softmax_scale);
+    }
+    if let Some(softcap) = arguments.softcap {
+        attention = attention.softcap(softcap);
     }
     let output = attention.forward(&q, &k, &v)?;
     let mut lse = vec![0.0; output.lse.len()];
@@ -170,8 +197,12 @@ fn exact<T: FileElement>(arguments: &Arguments, inputs: &Inputs<T>) -> Result<Ex
     let tensor = |(values, layout)| HostTensor::new(values, layout);
     let [q, k, v] = [&inputs.q, &inputs.k, &inputs.v].map(|(values, layout)| tensor((values.as_slice(), *layout)));
     let mut problem = Problem::new(q?, k?, v?)?.causal(arguments.causal);
+    problem = problem.window(arguments.window_left, arguments.window_right);
     if let Some(softmax_scale) = arguments.softmax_scale {
         problem = problem.softmax_scale(softmax_scale);
+    }
+    if let Some(softcap) = arguments.softcap {
+        problem = problem.softcap(softcap)?;
     }
     let mut attention = reference::exact::attention(&problem);
     // A weight of 0 times NaN or infinity is NaN, also where the weight is 0 because the mask hides the key.
