@@ -1,12 +1,12 @@
 //! Attention over disjoint sets of keys, merged into attention over all of them.
 //!
 //! ```text
-//! LSE = ln sum_i exp(LSE_i)          O = sum_i exp(LSE_i - LSE) O_i
+//! LSE = ln (exp(sink) + sum_i exp(LSE_i))          O = sum_i exp(LSE_i - LSE) O_i
 //! ```
 //!
 //! A thread merges 8 columns of one row, 16 bytes of each O_i. The largest LSE_i is subtracted before the exponentials, so that they neither
 //! overflow nor all vanish. A part that saw no key (LSE_i = -inf) has weight 0, and what its O_i holds, NaN included, reaches nothing; where no
-//! part saw a key, O = 0 and LSE = -inf.
+//! part saw a key, O = 0 and LSE = -inf. The sink is a logit a head that belongs to no key, -inf where there is none.
 
 use crate::config::{COMBINE_COLUMNS, COMBINE_THREADS, DType};
 use crate::params::{CombineParams, Part, TensorAddress};
@@ -51,12 +51,13 @@ unsafe fn combine_item(dtype: DType, params: &CombineParams, parts: u64, item: u
             let first = memory::load_u64(part(i) + offset_of!(Part, lse) as u64);
             memory::load_global_f32(first + 4 * row as u64)
         };
-        let mut largest = f32::NEG_INFINITY;
+        let sink = if params.sinks == 0 { f32::NEG_INFINITY } else { memory::load_global_f32(params.sinks + 4 * head_idx as u64) };
+        let mut largest = sink;
         for i in 0..params.count {
             largest = math::max(largest, lse(i));
         }
         let reference = if largest == f32::NEG_INFINITY { 0.0 } else { largest };
-        let mut sum = 0.0;
+        let mut sum = math::exp2((sink - reference) * LOG2_E);
         let mut o = [0.0; COMBINE_COLUMNS as usize];
         for i in 0..params.count {
             let weight = math::exp2((lse(i) - reference) * LOG2_E);
