@@ -87,6 +87,10 @@ impl Registers {
                 self.check_read(kernel, warp, reg, mask)?;
             }
         }
+        // Of what it chooses between, a selection needs only the one that is chosen.
+        if let Some(chosen_known) = self.known_of_selection(warp, &instr.op) {
+            known = mask & chosen_known;
+        }
         // Copies may move what nobody has written, if nobody looks at it.
         let copies = matches!(
             instr.op,
@@ -107,6 +111,17 @@ impl Registers {
             }
         }
         Ok(())
+    }
+
+    /// The lanes in which the result of a selection is known, if this is one.
+    fn known_of_selection(&self, warp: &Warp, op: &Op) -> Option<u32> {
+        let (p, negated, a, b) = match *op {
+            Op::Select32 { a, b, p, negated, .. } => (p, negated, self.words[a as usize], self.words[b as usize]),
+            Op::Select64 { a, b, p, negated, .. } => (p, negated, self.doubles[a as usize], self.doubles[b as usize]),
+            _ => return None,
+        };
+        let chosen = if negated { !warp.preds[p as usize] } else { warp.preds[p as usize] };
+        Some(self.preds[p as usize] & (chosen & a | !chosen & b))
     }
 
     fn check_read(&mut self, kernel: &Kernel, warp: &Warp, reg: Reg, mask: u32) -> Step<()> {
