@@ -1,0 +1,12 @@
+//! What the general kernels compute: windows, soft caps, ALiBi, sinks, ragged sequences, unequal head dims, and their combinations.
+
+mod dense;
+mod problem;
+mod ragged;
+
+use hopper_attention_tests::trials;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    trials::run("features", || [dense::tests(), ragged::tests()].into_iter().flatten().collect())
+}
