@@ -1,7 +1,9 @@
 //! Sequences of one length.
 
-use crate::problem::{Batch, check};
+use crate::problem::{Batch, OnDevice, check};
 use half::{bf16, f16};
+use hopper_attention::{Dim, raw};
+use hopper_attention_tests::gpu::{Guarded, Stream};
 use hopper_attention_tests::{DeviceTest, Failure, Profile};
 
 /// One below, at and above the native sizes' edges, and each of them.
@@ -19,6 +21,7 @@ pub fn tests() -> Vec<DeviceTest> {
     tests.extend(for_each_head_dim("alibi", alibi));
     tests.extend(for_each_head_dim("sinks", sinks));
     tests.push(DeviceTest::new("unequal_head_dims", unequal_head_dims));
+    tests.push(DeviceTest::new("sinks_joined_when_combining", sinks_joined_when_combining));
     tests
 }
 
@@ -85,4 +88,26 @@ fn unequal_head_dims() -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Parts of the keys without sinks, merged with them, are all keys with sinks.
+fn sinks_joined_when_combining() -> Result<(), Failure> {
+    let batch = Batch { sinks: Some(vec![2.0, f32::NEG_INFINITY]), ..Batch::new(64, &[(70, 200)]) };
+    let on_device = OnDevice::<f16>::new(&batch)?;
+    let ([q, k, v, o], stream) = (on_device.tensors, Stream::new()?);
+    let mut parts = Vec::new();
+    for keys in [0..60, 60..200] {
+        let memory = (Guarded::new(2 * 70 * batch.heads * 64, 0)?, Guarded::new(4 * 70 * batch.heads, 0)?);
+        let part_o = raw::Tensor4 { address: memory.0.address(), ..o };
+        let part = raw::Part { o: part_o, lse: raw::Lse { address: memory.1.address(), len: on_device.lse.len } };
+        let (k, v) = (k.slice(Dim::Seqlen, keys.clone())?, v.slice(Dim::Seqlen, keys)?);
+        // SAFETY: all of it outlives the wait below.
+        unsafe { raw::forward(&q, &k, &v, &part.o, Some(part.lse), &raw::Options::new(), stream.raw())? };
+        parts.push((part, memory));
+    }
+    let raw_parts: Vec<_> = parts.iter().map(|(part, _)| *part).collect();
+    // SAFETY: as above.
+    unsafe { raw::combine_with_sinks(&raw_parts, &o, Some(on_device.lse), on_device.arrays.sinks.expect("given"), stream.raw())? };
+    stream.wait(|| "the parts and their merging".into())?;
+    on_device.judge_within(1e-3)
 }
