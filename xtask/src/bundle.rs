@@ -25,7 +25,7 @@ pub struct Options {
 }
 
 /// What a bundle may weigh.
-const MAX_BYTES: u64 = 60 << 20;
+const MAX_BYTES: u64 = 100 << 20;
 /// Marks a folder as a bundle, which may be replaced.
 const COMMIT: &str = "COMMIT";
 
