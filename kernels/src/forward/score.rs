@@ -6,6 +6,7 @@
 
 use super::{Cta, Kernel};
 use crate::layout::fragment::{ROW_STEP, column_of, first_column, row_of};
+use crate::params::FeatureParams;
 use crate::ptx::wgmma::Accumulator;
 use crate::ptx::{math, memory};
 
@@ -17,8 +18,8 @@ pub trait ScoreMod: Copy {
     /// The function for the query head `head_idx`.
     ///
     /// # Safety
-    /// `params` is as the launch promises.
-    unsafe fn of_head(features: &crate::params::FeatureParams, head_idx: u32) -> Self;
+    /// `features` is as the launch promises.
+    unsafe fn of_head(features: &FeatureParams, head_idx: u32) -> Self;
 
     /// The new score of a query and a key, `distance` keys before the query's diagonal.
     fn score(self, score: f32, distance: i32) -> f32;
@@ -32,7 +33,7 @@ impl ScoreMod for Identity {
     const IS_IDENTITY: bool = true;
 
     #[inline(always)]
-    unsafe fn of_head(_: &crate::params::FeatureParams, _: u32) -> Self {
+    unsafe fn of_head(_: &FeatureParams, _: u32) -> Self {
         Self
     }
 
@@ -48,7 +49,7 @@ pub struct SoftCap;
 
 impl ScoreMod for SoftCap {
     #[inline(always)]
-    unsafe fn of_head(_: &crate::params::FeatureParams, _: u32) -> Self {
+    unsafe fn of_head(_: &FeatureParams, _: u32) -> Self {
         Self
     }
 
@@ -66,7 +67,7 @@ pub struct Alibi {
 
 impl ScoreMod for Alibi {
     #[inline(always)]
-    unsafe fn of_head(features: &crate::params::FeatureParams, head_idx: u32) -> Self {
+    unsafe fn of_head(features: &FeatureParams, head_idx: u32) -> Self {
         // SAFETY: address: a slope for each head, as the launch promises, and nobody writes them.
         Self { slope: unsafe { memory::load_global_f32(features.alibi_slopes + 4 * head_idx as u64) } }
     }

@@ -14,6 +14,9 @@
 //!   }
 //!   count this CTA out
 //! ```
+//!
+//! A general kernel hands on row tiles with their sequences instead of ranks (`sequence.rs`), passes over those without rows, and a role gives one
+//! back when it asks for the next.
 
 use super::sequence::RowTile;
 use super::{Cta, Kernel};

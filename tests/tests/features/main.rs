@@ -3,10 +3,11 @@
 mod dense;
 mod problem;
 mod ragged;
+mod safe_api;
 
 use hopper_attention_tests::trials;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    trials::run("features", || [dense::tests(), ragged::tests()].into_iter().flatten().collect())
+    trials::run("features", || [dense::tests(), ragged::tests(), safe_api::tests()].into_iter().flatten().collect())
 }
