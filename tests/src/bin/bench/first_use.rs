@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use hopper_attention::Element;
-use hopper_attention_kernels::config::FORWARD;
+use hopper_attention::{Element, raw};
+use hopper_attention_kernels::config::{FORWARD, GENERAL};
 use hopper_attention_tests::{ElementType, with_element};
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ pub struct FirstUse {
     pub error: Option<String>,
 }
 
-/// Uses every kernel once. None may have been used before in this process, and the driver's cache must be off.
+/// Uses every plain kernel once, and loads every general one. None may have been used before in this process, and the driver's cache must be off.
 pub fn measure(gpu: &Gpu, seed: u64) -> Vec<FirstUse> {
     let mut list = vec![];
     for config in FORWARD {
@@ -41,14 +41,35 @@ pub fn measure(gpu: &Gpu, seed: u64) -> Vec<FirstUse> {
             };
             let mask = if config.causal { "_causal" } else { "" };
             let kernel = format!("flash_fwd_hdim{}_{}{mask}_sm90", config.head_dim, dtype.name());
-            let (ms, error) = match one(gpu, &cell, seed) {
-                Ok(ms) => (Some(ms), None),
-                Err(error) => (None, Some(error.to_string())),
-            };
-            list.push(FirstUse { contestant: "ours", kernel, ms, error });
+            list.push(FirstUse::of(kernel, one(gpu, &cell, seed)));
+        }
+    }
+    for config in GENERAL {
+        for dtype in ElementType::ALL {
+            // Which numbers lie in the array does not matter to `prepare`, nor where.
+            let (array, plain) = (raw::Array { address: 4, len: 1 }, raw::Options::new());
+            let sinks = raw::Arrays::new().sinks(array);
+            for (scores, options, arrays) in
+                [("", plain, sinks), ("_softcap", plain.softcap(30.0), sinks), ("_alibi", plain, sinks.alibi_slopes(array))]
+            {
+                let kernel = format!("flash_fwd_hdim{}_{}_general{scores}_sm90", config.head_dim, dtype.name());
+                let begin = Instant::now();
+                let prepared = raw::prepare_with(config.head_dim as usize, dtype.dtype(), &options, &arrays);
+                list.push(FirstUse::of(kernel, prepared.map(|()| begin.elapsed().as_secs_f64() * 1e3).map_err(Into::into)));
+            }
         }
     }
     list
+}
+
+impl FirstUse {
+    fn of(kernel: String, outcome: Result<f64>) -> Self {
+        let (ms, error) = match outcome {
+            Ok(ms) => (Some(ms), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Self { contestant: "ours", kernel, ms, error }
+    }
 }
 
 fn one(gpu: &Gpu, cell: &Cell, seed: u64) -> Result<f64> {
