@@ -1,5 +1,4 @@
 """The file and the table (README.md, "The file")."""
-import dataclasses
 import json
 import math
 import os
@@ -31,7 +30,7 @@ def save(path, document):
 
 def cell_entry(cell, protocol, run, results):
     """A CELL."""
-    return dict(cell=cell.name, protocol=protocol, run=run, **dataclasses.asdict(cell), flops=cell.flops, results=results)
+    return dict(cell=cell.name, protocol=protocol, run=run, **cell.as_json(), flops=cell.flops, results=results)
 
 
 def find(document, cell, protocol):
