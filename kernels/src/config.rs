@@ -171,6 +171,7 @@ pub const FORWARD: [TileConfig; 10] = [
 ];
 
 /// The general kernels' shapes, by head_dim: masks of any window, ragged sequences, a score function. Tiles differ in length.
+/// They are those of the plain causal kernels, which have been measured, but for 64, where a math thread's registers hold no more than 112 keys.
 pub const GENERAL: [TileConfig; 5] =
     [general(64, 192, 112, 2), general(96, 192, 96, 2), general(128, 128, 128, 2), general(192, 128, 80, 1), general(256, 128, 64, 1)];
 

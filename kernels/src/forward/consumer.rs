@@ -16,6 +16,9 @@
 //!   release Q once the copy of O has read its place: now, or with two Q stages in the next tile
 //! }
 //! ```
+//!
+//! A general kernel's rows may also see keys from a later one on: its steps are [`Consumer::steps_in_window`], and the tiles behind those that the
+//! warpgroup sees are passed over like those before them.
 
 use super::score::{self, ScoreMod};
 use super::sequence::RowTile;
