@@ -1,5 +1,7 @@
 """Who is compared: each contestant makes, for a problem, a function that enqueues one forward pass."""
+import bisect
 import contextlib
+import itertools
 import math
 
 import torch
@@ -7,8 +9,10 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
+from cells import ragged_lengths
+
 try:
-    from fa3_fwd_interface import flash_attn_func as fa3_forward
+    from fa3_fwd_interface import flash_attn_func as fa3_forward, flash_attn_varlen_func as fa3_varlen_forward
     FA3_MISSING = None
 except Exception as error:  # not installed, or built for another PyTorch or CUDA: whatever it is, the others are measured
     FA3_MISSING = f"fa3-fwd cannot be imported: {error}"
@@ -19,26 +23,57 @@ class Unavailable(Exception):
 
 
 class Problem:
-    """The tensors of a cell: random normal, as views [batch, seqlen, heads, head_dim] of memory in the cell's layout."""
+    """The tensors of a cell: random normal, as views [batch, seqlen, heads, head_dim] of memory in the cell's layout. Sequences of lengths
+    of their own lie one behind another, as if they were one of `rows_q` queries and `rows_k` keys in a batch of 1."""
 
-    def __init__(self, cell, device="cuda"):
+    def __init__(self, cell, seed=0, device="cuda"):
         self.cell, self.device = cell, device
         self.dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[cell.dtype]
         self.scale = 1 / math.sqrt(cell.head_dim)
+        self.batch, self.rows_q, self.rows_k = cell.batch, cell.seqlen_q, cell.seqlen_k
+        self.starts = self.cu_seqlens = self.alibi_slopes = self.sinks = None
+        if cell.var:
+            self.starts = [0, *itertools.accumulate(ragged_lengths(seed))]
+            self.cu_seqlens = torch.tensor(self.starts, dtype=torch.int32, device=device)
+            self.batch, self.rows_q, self.rows_k = 1, self.starts[-1], self.starts[-1]
         if cell.layout == "packed":
             shape = (cell.batch, cell.seqlen_q, 3, cell.num_heads, cell.head_dim)
             self.q, self.k, self.v = torch.randn(shape, device=device, dtype=self.dtype).unbind(2)
         else:
-            self.q = self.tensor(torch.randn, cell.seqlen_q, cell.num_heads)
-            self.k = self.tensor(torch.randn, cell.seqlen_k, cell.num_heads_k)
-            self.v = self.tensor(torch.randn, cell.seqlen_k, cell.num_heads_k)
+            self.q = self.tensor(torch.randn, self.rows_q, cell.num_heads, cell.head_dim)
+            self.k = self.tensor(torch.randn, self.rows_k, cell.num_heads_k, cell.head_dim)
+            self.v = self.tensor(torch.randn, self.rows_k, cell.num_heads_k, cell.head_dim_v)
+        if cell.alibi:
+            # Those of the paper: 2^(-8/n), 2^(-16/n), ..., 2^-8.
+            self.alibi_slopes = 2 ** (torch.arange(1, cell.num_heads + 1, device=device) * (-8 / cell.num_heads))
+        if cell.sinks:
+            # About as much as a hundred keys: to leave them out would show.
+            self.sinks = torch.randn(cell.num_heads, device=device) + 5
 
-    def tensor(self, make, seqlen, heads):
+    def tensor(self, make, seqlen, heads, head_dim):
         """A new tensor, filled by `make`, viewed as [batch, seqlen, heads, head_dim]."""
-        cell = self.cell
-        if cell.layout == "bhsd":
-            return make((cell.batch, heads, seqlen, cell.head_dim), device=self.device, dtype=self.dtype).transpose(1, 2)
-        return make((cell.batch, seqlen, heads, cell.head_dim), device=self.device, dtype=self.dtype)
+        if self.cell.layout == "bhsd":
+            return make((self.batch, heads, seqlen, head_dim), device=self.device, dtype=self.dtype).transpose(1, 2)
+        return make((self.batch, seqlen, heads, head_dim), device=self.device, dtype=self.dtype)
+
+    def sequence(self, row):
+        """(first row, seqlen_q, seqlen_k) of the sequence that row `row` of Q belongs to."""
+        if self.starts is None:
+            return 0, self.cell.seqlen_q, self.cell.seqlen_k
+        index = bisect.bisect_right(self.starts, row)
+        length = self.starts[index] - self.starts[index - 1]
+        return self.starts[index - 1], length, length
+
+
+def offers(name, problem, *features):
+    """Unavailable where the cell asks for a feature that is not among these."""
+    missing = sorted(problem.cell.features.difference(features))
+    if missing:
+        raise Unavailable(f"no {' with '.join(missing)} in {name}")
+
+
+def open_as_minus_one(window):
+    return tuple(-1 if bound is None else bound for bound in window)
 
 
 class Sdpa:
@@ -53,7 +88,8 @@ class Sdpa:
         return sdpa_kernel(self.backend)
 
     def prepare(self, problem):
-        """A function without arguments that enqueues a forward pass and returns O, [batch, seqlen_q, num_heads, head_dim]."""
+        """A function without arguments that enqueues a forward pass and returns O, [batch, seqlen_q, num_heads, head_dim_v]."""
+        offers("PyTorch's scaled_dot_product_attention", problem, "head_dim_v")
         cell = problem.cell
         q, k, v = (x.transpose(1, 2) for x in (problem.q, problem.k, problem.v))
         options = dict(scale=problem.scale, enable_gqa=cell.num_heads != cell.num_heads_k, is_causal=cell.causal)
@@ -64,6 +100,24 @@ class Sdpa:
         return lambda: F.scaled_dot_product_attention(q, k, v, **options).transpose(1, 2)
 
 
+class Fa2(Sdpa):
+    """FlashAttention-2 in PyTorch. What scaled_dot_product_attention does not pass on is asked of the operator below it."""
+
+    def prepare(self, problem):
+        cell = problem.cell
+        if not cell.features & {"window", "alibi", "var"}:
+            return super().prepare(problem)
+        offers("PyTorch's FlashAttention-2", problem, "window", "alibi", "var")
+        left, right = open_as_minus_one(cell.window)
+        options = dict(scale=problem.scale, window_size_left=left, window_size_right=right, alibi_slopes=problem.alibi_slopes)
+        forward, q, k, v = torch.ops.aten._flash_attention_forward, problem.q, problem.k, problem.v
+        # cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask; O is the first of what it returns.
+        if not cell.var:
+            return lambda: forward(q, k, v, None, None, cell.seqlen_q, cell.seqlen_k, 0.0, cell.causal, False, **options)[0]
+        q, k, v, cu_seqlens = q[0], k[0], v[0], problem.cu_seqlens
+        return lambda: forward(q, k, v, cu_seqlens, cu_seqlens, cell.seqlen_q, cell.seqlen_k, 0.0, cell.causal, False, **options)[0][None]
+
+
 class Fa3:
     """FlashAttention-3 from the wheel fa3-fwd."""
     name, kind = "fa3", "peer"
@@ -72,10 +126,72 @@ class Fa3:
     def prepare(self, problem):
         if FA3_MISSING:
             raise Unavailable(FA3_MISSING)
-        if problem.cell.dtype != "bf16":
+        cell = problem.cell
+        if cell.dtype != "bf16":
             raise Unavailable("the wheel fa3-fwd has no f16")
-        q, k, v, options = problem.q, problem.k, problem.v, dict(softmax_scale=problem.scale, causal=problem.cell.causal)
-        return lambda: fa3_forward(q, k, v, **options)
+        # It takes windows, too, but was built without them and says so: a build that has them is measured.
+        offers("the wheel fa3-fwd", problem, "window", "softcap", "var", "head_dim_v")
+        q, k, v, options = problem.q, problem.k, problem.v, dict(softmax_scale=problem.scale, causal=cell.causal)
+        if "window" in cell.features:
+            options["window_size"] = open_as_minus_one(cell.window)
+        if cell.softcap:
+            options["softcap"] = float(cell.softcap)
+        if not cell.var:
+            return lambda: fa3_forward(q, k, v, **options)
+        q, k, v = q[0], k[0], v[0]
+        cu_seqlens = problem.cu_seqlens
+        options |= dict(cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens, max_seqlen_q=cell.seqlen_q, max_seqlen_k=cell.seqlen_k)
+        return lambda: fa3_varlen_forward(q, k, v, **options)[None]
+
+
+class Flex:
+    """PyTorch's FlexAttention, compiled for each cell, which takes long; only for cells of which its functions are the point."""
+    name, kind = "flex", "peer"
+    selected = staticmethod(contextlib.nullcontext)
+
+    def prepare(self, problem):
+        if not problem.cell.features:
+            raise Unavailable("FlexAttention is measured only with windows, soft caps and ALiBi")
+        offers("FlexAttention as it is used here", problem, "window", "softcap", "alibi")
+        from torch.nn.attention.flex_attention import flex_attention
+        # The functions of an earlier cell would count towards the number of compilations that is allowed.
+        torch.compiler.reset()
+        return self.call(torch.compile(flex_attention, dynamic=False), problem)
+
+    @staticmethod
+    def call(forward, problem):
+        """`forward`, which is flex_attention, compiled or not, of this problem."""
+        cell = problem.cell
+        q, k, v = (x.transpose(1, 2) for x in (problem.q, problem.k, problem.v))
+        options = dict(score_mod=flex_score_mod(problem), block_mask=flex_block_mask(problem), scale=problem.scale,
+                       enable_gqa=cell.num_heads != cell.num_heads_k)
+        return lambda: forward(q, k, v, **options).transpose(1, 2)
+
+
+def flex_score_mod(problem):
+    """What FlexAttention does to softmax_scale * q . k, or None."""
+    cap, slopes, shift = problem.cell.softcap, problem.alibi_slopes, problem.cell.seqlen_k - problem.cell.seqlen_q
+
+    def softcap(score, b, h, i, j):
+        return cap * torch.tanh(score / cap)
+
+    def alibi(score, b, h, i, j):
+        return score - slopes[h] * (i + shift - j).abs()
+
+    return softcap if cap else alibi if slopes is not None else None
+
+
+def flex_block_mask(problem):
+    """What FlexAttention looks at, or None for everything."""
+    from torch.nn.attention.flex_attention import and_masks, create_block_mask
+    cell = problem.cell
+    (left, right), shift = cell.window, cell.seqlen_k - cell.seqlen_q
+    masks = []
+    if left is not None:
+        masks.append(lambda b, h, i, j: j >= i + shift - left)
+    if right is not None:
+        masks.append(lambda b, h, i, j: j <= i + shift + right)
+    return create_block_mask(and_masks(*masks), None, None, cell.seqlen_q, cell.seqlen_k, device=problem.device) if masks else None
 
 
 class Matmul:
@@ -91,7 +207,8 @@ class Matmul:
 
 
 PEERS = {
-    "fa2": Sdpa("fa2", SDPBackend.FLASH_ATTENTION),
+    "fa2": Fa2("fa2", SDPBackend.FLASH_ATTENTION),
     "cudnn": Sdpa("cudnn", SDPBackend.CUDNN_ATTENTION),
     "fa3": Fa3(),
+    "flex": Flex(),
 }

@@ -20,6 +20,21 @@ class CTensor(ctypes.Structure):
         return cls(x.data_ptr(), tuple(x.shape), tuple(x.stride()[:3]), {torch.float16: 0, torch.bfloat16: 1}[x.dtype])
 
 
+class CFeatures(ctypes.Structure):
+    _fields_ = [
+        *[(name, ctypes.c_uint64) for name in ("sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "batch")],
+        ("window_left", ctypes.c_int64), ("window_right", ctypes.c_int64), ("softcap", ctypes.c_float)]
+
+    @classmethod
+    def of(cls, problem):
+        """What a cell asks for. The problem must outlive it."""
+        cell = problem.cell
+        sinks, slopes, cu_seqlens = (0 if x is None else x.data_ptr() for x in (problem.sinks, problem.alibi_slopes, problem.cu_seqlens))
+        left, right = (-1 if bound is None else bound for bound in (cell.window_left, cell.window_right))
+        return cls(sinks=sinks, alibi_slopes=slopes, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens, batch=cell.batch, window_left=left,
+                   window_right=right, softcap=cell.softcap or 0)
+
+
 class Ours:
     """One build of the library, `[label=]file[@ptx_dir]`. Each is loaded from a copy of its own, so that builds, and the same build with
     other kernels, do not share state."""
@@ -37,6 +52,10 @@ class Ours:
         self.library.hopper_attention_last_error.restype = ctypes.c_char_p
         self.library.hopper_attention_forward.argtypes = [
             *[ctypes.POINTER(CTensor)] * 4, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int32, ctypes.POINTER(ctypes.c_float), ctypes.c_void_p]
+        # Builds from before there were features lack this one, and can still be compared without them.
+        if hasattr(self.library, "hopper_attention_forward_with"):
+            *most, stream = self.library.hopper_attention_forward.argtypes
+            self.library.hopper_attention_forward_with.argtypes = [*most, ctypes.POINTER(CFeatures), stream]
 
     def prepare(self, problem):
         """Enqueues a forward pass when called and returns O; its attribute `lse` is [batch, num_heads, seqlen_q]."""
@@ -51,17 +70,21 @@ class Call:
     def __init__(self, library, problem):
         cell = problem.cell
         self.library = library
-        self.o = problem.tensor(torch.empty, cell.seqlen_q, cell.num_heads).fill_(torch.nan)
-        self.lse = torch.full((cell.batch, cell.num_heads, cell.seqlen_q), torch.nan, device=problem.device)
+        self.o = problem.tensor(torch.empty, problem.rows_q, cell.num_heads, cell.head_dim_v).fill_(torch.nan)
+        self.lse = torch.full((problem.batch, cell.num_heads, problem.rows_q), torch.nan, device=problem.device)
         # The arguments point into these.
         self.problem, self.scale = problem, ctypes.c_float(problem.scale)
         self.tensors = [CTensor.of(x) for x in (problem.q, problem.k, problem.v, self.o)]
+        self.features = CFeatures.of(problem)
+        # Unequal head dims show in the tensors.
+        plain = cell.features <= {"head_dim_v"}
+        self.forward = library.hopper_attention_forward if plain else library.hopper_attention_forward_with
         self.arguments = (
             *map(ctypes.byref, self.tensors), self.lse.data_ptr(), self.lse.numel(), int(cell.causal), ctypes.byref(self.scale),
-            torch.cuda.current_stream().cuda_stream)
+            *([] if plain else [ctypes.byref(self.features)]), torch.cuda.current_stream().cuda_stream)
 
     def __call__(self):
-        code = self.library.hopper_attention_forward(*self.arguments)
+        code = self.forward(*self.arguments)
         if code:
             raise RuntimeError(f"{self.library.hopper_attention_last_error().decode()} (code {code})")
         return self.o

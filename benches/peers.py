@@ -45,28 +45,37 @@ class Reference:
     """O and the log-sum-exp of some rows of a problem, in float64."""
 
     def __init__(self, problem):
-        cell = problem.cell
-        self.rows = [(0, 0, 0), (cell.batch - 1, cell.num_heads - 1, cell.seqlen_q - 1)]
+        extents = (problem.batch, problem.cell.num_heads, problem.rows_q)
+        self.rows = [(0, 0, 0), tuple(n - 1 for n in extents)]
         while len(self.rows) < SAMPLED_ROWS:
-            self.rows.append(tuple(random.randrange(n) for n in (cell.batch, cell.num_heads, cell.seqlen_q)))
+            self.rows.append(tuple(random.randrange(n) for n in extents))
         outs, lses = zip(*(self.row(problem, *row) for row in self.rows))
         self.out, self.lse = torch.stack(outs), torch.stack(lses)
 
     @staticmethod
     def row(problem, b, h, i):
         cell = problem.cell
-        visible = i + 1 + cell.seqlen_k - cell.seqlen_q if cell.causal else cell.seqlen_k
+        start, seqlen_q, seqlen_k = problem.sequence(i)
+        position = i - start + seqlen_k - seqlen_q
+        first, end = cell.visible(position, seqlen_k)
         head_k = h // (cell.num_heads // cell.num_heads_k)
-        k, v = (x[b, :visible, head_k].double() for x in (problem.k, problem.v))
+        k, v = (x[b, start + first:start + end, head_k].double() for x in (problem.k, problem.v))
         logits = k @ problem.q[b, i, h].double() * problem.scale
-        return torch.softmax(logits, 0) @ v, torch.logsumexp(logits, 0)
+        if cell.softcap:
+            logits = cell.softcap * torch.tanh(logits / cell.softcap)
+        if cell.alibi:
+            logits = logits - problem.alibi_slopes[h].double() * (position - torch.arange(first, end, device=logits.device)).abs()
+        lse = torch.logsumexp(logits, 0)
+        if cell.sinks:
+            lse = torch.logaddexp(lse, problem.sinks[h].double())
+        return torch.exp(logits - lse) @ v, lse
 
     def errors(self, out):
-        """Of O, [batch, seqlen_q, num_heads, head_dim]."""
+        """Of O, [batch, seqlen_q, num_heads, head_dim_v], or [1, total_q, num_heads, head_dim_v]."""
         return row_errors(torch.stack([out[b, i, h] for b, h, i in self.rows]).double(), self.out)
 
     def lse_error(self, lse):
-        """Of the log-sum-exp, [batch, num_heads, seqlen_q]."""
+        """Of the log-sum-exp, [batch, num_heads, seqlen_q], or [1, num_heads, total_q]."""
         return (torch.stack([lse[b, h, i] for b, h, i in self.rows]).double() - self.lse).abs().max().item()
 
 
@@ -139,9 +148,9 @@ def compare_whole(entries, outs, tolerance):
         (entry if agreed else ours[0]).fail(wrong)
 
 
-def measure_cell(cell, contestants, protocol, options):
+def measure_cell(cell, contestants, seed, protocol, options):
     """The `results` of one CELL."""
-    problem = Problem(cell)
+    problem = Problem(cell, seed)
     reference = Reference(problem)
     entries = [Entry(contestant) for contestant in contestants]
     outs = [entry.first_call(problem, reference) for entry in entries]
@@ -218,8 +227,8 @@ def arguments():
     p.add_argument("--ours", action="append", default=[], metavar="[LABEL=]FILE[@PTX_DIR]",
                    help="a build of the C library; may be given several times, with different labels; PTX_DIR holds kernels to use instead of "
                         "those inside")
-    p.add_argument("--peers", default="cudnn,fa2,fa3", help="which peers, separated by commas, or none (default: %(default)s)")
-    p.add_argument("--cells", nargs="+", default=["grid"], help="cells in words, or grid, shapes, sustained (default: grid)")
+    p.add_argument("--peers", default="cudnn,fa2,fa3", help="which of cudnn, fa2, fa3, flex, separated by commas, or none (default: %(default)s)")
+    p.add_argument("--cells", nargs="+", default=["grid"], help="cells in words, or grid, shapes, features, sustained (default: grid)")
     p.add_argument("--protocol", choices=list(PROTOCOLS), default="burst")
     p.add_argument("--idle-ms", type=float, help="rest before each sample of a burst, to fit a grid into less time; the file's command shows it")
     p.add_argument("--rounds", type=int, help="samples of each contestant, for a quick look; what is recorded takes the protocol's own number")
@@ -260,7 +269,7 @@ def main():
                 break
             print(f"[{number + 1}/{len(todo)}] {cell.name}", flush=True)
             faulthandler.dump_traceback_later(HANG_S, exit=True)
-            results = measure_cell(cell, contestants, a.protocol, options)
+            results = measure_cell(cell, contestants, seed, a.protocol, options)
             faulthandler.cancel_dump_traceback_later()
             document["cells"].append(report.cell_entry(cell, a.protocol, len(document["runs"]) - 1, results))
             report.save(a.out, document)

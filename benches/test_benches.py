@@ -1,4 +1,5 @@
 """Tests of what needs neither a GPU nor PyTorch: python3 -m unittest discover benches"""
+import ctypes
 import os
 import sys
 import tempfile
@@ -6,21 +7,25 @@ import types
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-# Only the clock and the order of turns are tested here, and they do not use it.
-sys.modules.setdefault("torch", types.ModuleType("torch"))
+try:
+    import torch  # noqa: F401
+except ImportError:
+    # What is tested here does not use it; test_contestants.py does, and is skipped without it.
+    sys.modules["torch"] = types.ModuleType("torch")
 
 import report  # noqa: E402
 import timing  # noqa: E402
-from cells import expand, expand_all  # noqa: E402
+from cells import RAGGED_LENGTHS, expand, expand_all, ragged_lengths  # noqa: E402
+from ours import CFeatures  # noqa: E402
 
 
 class Cells(unittest.TestCase):
     def test_groups_have_the_documented_sizes(self):
-        for group, size in (("grid", 72), ("bf16", 36), ("d128,full", 12), ("sustained", 6), ("shapes", 28)):
+        for group, size in (("grid", 72), ("bf16", 36), ("d128,full", 12), ("sustained", 6), ("shapes", 28), ("features", 12)):
             self.assertEqual(len(expand(group)), size, group)
 
     def test_a_name_means_its_cell(self):
-        for cell in expand_all(["grid", "shapes", "sustained"]):
+        for cell in expand_all(["grid", "shapes", "features", "sustained", "d64,full,bf16,wl0,wr0", "d64,causal,bf16,sinks,dv128"]):
             self.assertEqual(expand(cell.name), [cell])
 
     def test_words_in_any_order(self):
@@ -31,12 +36,72 @@ class Cells(unittest.TestCase):
         self.assertEqual(cell.flops, 549_755_813_888)
 
     def test_contradictions_and_unknown_words_are_refused(self):
-        for spec in ("dd", "d128,d64", "full,causal", "h3,kv2", "1k,q2k,causal", "packed,kv1", "d1k", "b0", "d+1"):
+        for spec in ("dd", "d128,d64", "full,causal", "h3,kv2", "1k,q2k,causal", "packed,kv1", "d1k", "b0", "d+1", "causal,wr0", "cap30,alibi", "cap0", "cap1k", "var,4k",
+                     "var,b1", "var,q1", "var,bhsd", "packed,dv32", "wl", "var1", "dv0", "full,1k,q2k,wr1000"):
             with self.assertRaises(ValueError, msg=spec):
                 expand(spec)
 
     def test_each_cell_once(self):
         self.assertEqual(len(expand_all(["d128,full", "d128,bf16"])), 18)
+
+    def test_features_in_any_order(self):
+        [cell] = expand("sinks,wl1k,alibi,dv128,causal,d192,4k,bf16,kv2")
+        self.assertEqual(cell.name, "d192,causal,4k,bf16,kv2,dv128,wl1k,alibi,sinks")
+        self.assertEqual(cell.features, {"sinks", "window", "alibi", "head_dim_v"})
+        # A bound on the right is another mask than causal.
+        self.assertEqual([cell.name for cell in expand("d64,1k,bf16,wr7")], ["d64,full,1k,bf16,wr7"])
+
+    def test_flops_count_visible_pairs(self):
+        for words in ("full,70,wl9", "full,70,wr0", "full,70,wl0,wr3", "causal,100,q70,wl9", "full,60,q70,wl8,wr20", "full,70,wl999,wr999"):
+            [cell] = expand(f"d64,bf16,b3,h2,dv32,{words}")
+            left, right = (10**6 if bound is None else bound for bound in cell.window)
+            own = [i + cell.seqlen_k - cell.seqlen_q for i in range(cell.seqlen_q)]
+            pairs = sum(at - left <= j <= at + right for at in own for j in range(cell.seqlen_k))
+            self.assertEqual(cell.flops, 2 * 3 * 2 * (64 + 32) * pairs, words)
+        # What hides nothing costs as much as before, and the soft cap's own work does not count.
+        self.assertEqual(expand("d64,causal,4k,bf16,cap30,sinks")[0].flops, expand("d64,causal,4k,bf16")[0].flops)
+        self.assertEqual(expand("d192,full,4k,bf16,dv128")[0].flops, 2 * 4 * 10 * (192 + 128) * 4096**2)
+        [full, causal] = expand("d64,var,bf16")
+        self.assertEqual(full.flops, 4 * 32 * 64 * sum(n * n for n in RAGGED_LENGTHS))
+        self.assertEqual(causal.flops, 4 * 32 * 64 * sum(n * (n + 1) // 2 for n in RAGGED_LENGTHS))
+
+    def test_ragged_lengths_are_pinned(self):
+        self.assertEqual((len(RAGGED_LENGTHS), min(RAGGED_LENGTHS), max(RAGGED_LENGTHS), sum(RAGGED_LENGTHS)), (64, 129, 7364, 65431))
+        self.assertEqual(ragged_lengths(5)[:8], [314, 1127, 213, 6045, 3679, 154, 2798, 896])
+        self.assertEqual(sorted(ragged_lengths(6)), sorted(RAGGED_LENGTHS))
+
+    def test_json_shows_features_only_where_there_are(self):
+        plain = dict(head_dim=128, causal=False, seqlen_q=4096, seqlen_k=4096, dtype="bf16", batch=4, num_heads=16, num_heads_k=16, layout="bshd",
+                     head_dim_v=128)
+        self.assertEqual(expand("d128,full,4k,bf16")[0].as_json(), plain)
+        self.assertEqual(expand("d128,full,4k,bf16,wl0,sinks")[0].as_json(), plain | dict(window_left=0, sinks=True))
+
+
+class Features(unittest.TestCase):
+    class Tensor:
+        def data_ptr(self):
+            return 64
+
+    def features(self, words):
+        [cell] = expand(words)
+        tensor = self.Tensor()
+        return CFeatures.of(types.SimpleNamespace(
+            cell=cell, sinks=tensor if cell.sinks else None, alibi_slopes=tensor if cell.alibi else None, cu_seqlens=tensor if cell.var else None))
+
+    def test_layout_is_that_of_c(self):
+        self.assertEqual(ctypes.sizeof(CFeatures), 80)
+        self.assertEqual((CFeatures.batch.offset, CFeatures.window_left.offset, CFeatures.softcap.offset), (48, 56, 72))
+
+    def test_what_is_not_asked_for_is_absent(self):
+        none = dict(sinks=0, alibi_slopes=0, cu_seqlens_q=0, cu_seqlens_k=0, seqused_q=0, seqused_k=0, window_left=-1, window_right=-1, softcap=0)
+        for words, wanted in (
+                # The causal mask is an argument of its own.
+                ("d64,causal,4k,bf16,cap30", dict(softcap=30)),
+                ("d64,full,4k,bf16,wl0,wr7,sinks", dict(window_left=0, window_right=7, sinks=64)),
+                ("d64,causal,var,bf16,alibi", dict(cu_seqlens_q=64, cu_seqlens_k=64, alibi_slopes=64, batch=64))):
+            features = self.features(words)
+            for name, value in (none | wanted).items():
+                self.assertEqual(getattr(features, name), value, f"{words}: {name}")
 
 
 class Timing(unittest.TestCase):
