@@ -1,9 +1,10 @@
 //! One attention to compute, described so completely that its text replays it.
 
+use crate::features::Features;
 use crate::placement::Placement;
 use crate::values::Values;
 use half::{bf16, f16};
-use hopper_attention::{DType, Element, raw};
+use hopper_attention::{DType, Element};
 use serde::{Deserialize, Serialize};
 
 /// Element type, as text.
@@ -147,10 +148,13 @@ pub struct Case {
     pub num_heads: usize,
     /// Key heads.
     pub num_heads_k: usize,
-    /// Elements of a head.
+    /// Elements of a head of Q and K; of V and O too, unless the features say otherwise.
     pub head_dim: usize,
     /// Whether the causal mask is on.
     pub causal: bool,
+    /// What else is computed.
+    #[serde(default, skip_serializing_if = "Features::is_none")]
+    pub features: Features,
     /// `None`: the default of the library.
     pub softmax_scale: Option<f32>,
     /// How the inputs are drawn.
@@ -187,6 +191,7 @@ impl Case {
             num_heads_k: 1,
             head_dim,
             causal: false,
+            features: Features::default(),
             softmax_scale: None,
             values: Values::Normal { factor: 1.0 },
             edits: Vec::new(),
@@ -233,20 +238,29 @@ impl Case {
         Self { judged_rows: (rows > affordable).then_some(affordable), ..self }
     }
 
-    /// What is asked of the library.
-    pub fn options(&self) -> raw::Options {
-        let options = raw::Options::new().causal(self.causal);
-        self.softmax_scale.map_or(options, |softmax_scale| options.softmax_scale(softmax_scale))
-    }
-
-    /// Shape of Q and O.
+    /// Shape of Q.
     pub fn q_shape(&self) -> [usize; 4] {
         [self.batch, self.seqlen_q, self.num_heads, self.head_dim]
     }
 
-    /// Shape of K and V.
+    /// Shape of K.
     pub fn k_shape(&self) -> [usize; 4] {
         [self.batch, self.seqlen_k, self.num_heads_k, self.head_dim]
+    }
+
+    /// Shape of V.
+    pub fn v_shape(&self) -> [usize; 4] {
+        [self.batch, self.seqlen_k, self.num_heads_k, self.o_head_dim()]
+    }
+
+    /// Shape of O.
+    pub fn o_shape(&self) -> [usize; 4] {
+        [self.batch, self.seqlen_q, self.num_heads, self.o_head_dim()]
+    }
+
+    /// Elements of a head of V and O.
+    pub fn o_head_dim(&self) -> usize {
+        self.features.head_dim_v.unwrap_or(self.head_dim)
     }
 
     /// The factor of the logits.
@@ -263,6 +277,7 @@ impl Case {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::features::{Score, Sinks};
 
     #[test]
     fn text_replays() {
@@ -270,6 +285,11 @@ mod tests {
         case.softmax_scale = Some(0.1);
         case.edits.push(Edit::one(Operand::K, 4, 71, Number::NegativeInfinity));
         case.edits.push(Edit { column: None, value: Number::Finite(1e-7), ..case.edits[0] });
+        let replayed: Case = serde_json::from_str(&case.text()).unwrap();
+        assert_eq!(replayed, case);
+        // What is not asked for is not in the text, so that texts from before it could be asked for stay valid.
+        assert!(!case.text().contains("features"));
+        let case = case.window(Some(3), None).score(Score::SoftCap(15.0)).sinks(Sinks::All(Number::NegativeInfinity)).head_dim_v(8);
         let replayed: Case = serde_json::from_str(&case.text()).unwrap();
         assert_eq!(replayed, case);
     }

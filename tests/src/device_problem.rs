@@ -1,6 +1,7 @@
 //! A case in device memory: guarded, poisoned where nothing may be written, ready to be launched any number of times.
 
 use crate::case::{Case, TestElement};
+use crate::features::PerHead;
 use crate::gpu::{Guarded, POISON, Stream};
 use crate::placement::{Placement, row_starts};
 use crate::values::Inputs;
@@ -13,7 +14,7 @@ const KEPT_BYTES: usize = 1 << 30;
 /// O and the log-sum-exp as the device wrote them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output<T> {
-    /// `[batch, seqlen_q, num_heads, head_dim]`, contiguous.
+    /// `[batch, seqlen_q, num_heads, head_dim_v]`, contiguous.
     pub o: Vec<T>,
     /// `[batch, num_heads, seqlen_q]`, if it was asked for.
     pub lse: Option<Vec<f32>>,
@@ -29,10 +30,55 @@ impl<T: bytemuck::Pod> Output<T> {
 
 /// An input in device memory, perhaps with a copy on the host.
 #[derive(Debug)]
-struct Stored<T> {
-    name: &'static str,
-    memory: Guarded,
+pub(crate) struct Stored<T> {
+    pub name: &'static str,
+    pub memory: Guarded,
     image: Option<Vec<T>>,
+}
+
+impl<T: bytemuck::Pod> Stored<T> {
+    /// `offset` is in elements.
+    pub fn new(name: &'static str, image: Vec<T>, offset: usize) -> Result<Self, Failure> {
+        let bytes = size_of_val(image.as_slice());
+        let memory = Guarded::new(bytes, size_of::<T>() * offset)?;
+        memory.write(&image)?;
+        Ok(Self { name, memory, image: (bytes <= KEPT_BYTES).then_some(image) })
+    }
+
+    /// Fails if it, or what lies around it, was written to.
+    pub fn check_unchanged(&self) -> Result<(), Failure> {
+        self.memory.check_guards(self.name)?;
+        if let Some(image) = &self.image {
+            let now: Vec<u16> = self.memory.read()?;
+            ensure!(now == bytemuck::cast_slice::<T, u16>(image), "{} was written to", self.name);
+        }
+        Ok(())
+    }
+}
+
+/// f32 or i32, by their bits.
+pub(crate) type Numbers = Stored<u32>;
+
+impl Numbers {
+    /// Where the library finds them.
+    pub fn array(&self, len: usize) -> raw::Array {
+        raw::Array { address: self.memory.address(), len }
+    }
+}
+
+/// Sinks and slopes in device memory.
+pub(crate) fn per_head(numbers: &PerHead) -> Result<(raw::Arrays, Vec<Numbers>), Failure> {
+    let (mut arrays, mut memory) = (raw::Arrays::new(), Vec::new());
+    let mut store = |name, values: &Option<Vec<f32>>| -> Result<Option<raw::Array>, Failure> {
+        let Some(values) = values else { return Ok(None) };
+        let stored = Stored::new(name, values.iter().map(|value| value.to_bits()).collect(), 1)?;
+        let array = stored.array(values.len());
+        memory.push(stored);
+        Ok(Some(array))
+    };
+    arrays.sinks = store("sinks", &numbers.sinks)?;
+    arrays.alibi_slopes = store("alibi_slopes", &numbers.alibi_slopes)?;
+    Ok((arrays, memory))
 }
 
 /// A case in device memory.
@@ -51,6 +97,9 @@ pub struct DeviceProblem<T> {
     pub lse: Option<raw::Lse>,
     /// What is computed.
     pub options: raw::Options,
+    /// Sinks and slopes.
+    pub arrays: raw::Arrays,
+    numbers: Vec<Numbers>,
     inputs: Vec<Stored<T>>,
     o_memory: Guarded,
     lse_memory: Option<Guarded>,
@@ -60,10 +109,11 @@ impl<T: TestElement> DeviceProblem<T> {
     /// Puts the inputs of a case into memory of the current context, and poisons the output.
     pub fn new(case: &Case, inputs: &Inputs<T>) -> Result<Self, Failure> {
         let (stored, [q, k, v]) = if case.packed { packed(case, inputs)? } else { separate(case, inputs)? };
-        let o_layout = case.o.layout(case.q_shape());
+        let o_layout = case.o.layout(case.o_shape());
         let o_memory = Guarded::new(2 * span(&o_layout)?, 2 * case.o.offset)?;
         let rows = case.batch * case.num_heads * case.seqlen_q;
         let lse_memory = if case.lse { Some(Guarded::new(4 * rows, 4 * (case.seed % 8) as usize)?) } else { None };
+        let (arrays, numbers) = per_head(&case.per_head())?;
         Ok(Self {
             case: case.clone(),
             q,
@@ -72,6 +122,8 @@ impl<T: TestElement> DeviceProblem<T> {
             o: tensor::<T>(o_memory.address(), o_layout),
             lse: lse_memory.as_ref().map(|memory| raw::Lse { address: memory.address(), len: rows }),
             options: case.options(),
+            arrays,
+            numbers,
             inputs: stored,
             o_memory,
             lse_memory,
@@ -82,7 +134,7 @@ impl<T: TestElement> DeviceProblem<T> {
     pub fn enqueue(&self, stream: &Stream) -> Result<(), Failure> {
         // SAFETY: the tensors lie in memory of this value, which frees it no sooner than the device is done with it (cuMemFree waits); a
         // value's output is read after the stream has been waited for only.
-        unsafe { raw::forward(&self.q, &self.k, &self.v, &self.o, self.lse, &self.options, stream.raw()) }?;
+        unsafe { raw::forward_with(&self.q, &self.k, &self.v, &self.o, self.lse, &self.options, &self.arrays, stream.raw()) }?;
         Ok(())
     }
 
@@ -102,8 +154,8 @@ impl<T: TestElement> DeviceProblem<T> {
     /// Reads the output; fails if an element was not written, or one that is not part of it was.
     pub fn output(&self) -> Result<Output<T>, Failure> {
         let mut image: Vec<u16> = self.o_memory.read()?;
-        let head_dim = self.case.head_dim;
-        let shape = self.case.q_shape();
+        let shape = self.case.o_shape();
+        let head_dim = shape[3];
         let mut o = Vec::with_capacity(shape.iter().product());
         for (row, start) in row_starts(&self.o.layout, shape).enumerate() {
             let written = &mut image[start..start + head_dim];
@@ -131,31 +183,19 @@ impl<T: TestElement> DeviceProblem<T> {
 
     /// Fails if an input or a guard was written to.
     pub fn check_surroundings(&self) -> Result<(), Failure> {
-        for input in &self.inputs {
-            input.memory.check_guards(input.name)?;
-            if let Some(image) = &input.image {
-                let now: Vec<u16> = input.memory.read()?;
-                ensure!(now == bytemuck::cast_slice::<T, u16>(image), "{} was written to", input.name);
-            }
-        }
+        self.inputs.iter().try_for_each(Stored::check_unchanged)?;
+        self.numbers.iter().try_for_each(Stored::check_unchanged)?;
         self.o_memory.check_guards("o")?;
         self.lse_memory.as_ref().map_or(Ok(()), |memory| memory.check_guards("lse"))
     }
 }
 
-fn span(layout: &Layout) -> Result<usize, Failure> {
+pub(crate) fn span(layout: &Layout) -> Result<usize, Failure> {
     layout.span().ok_or_else(|| Failure(format!("{layout:?} spans more than a usize counts")))
 }
 
-fn tensor<T: TestElement>(address: u64, layout: Layout) -> raw::Tensor4 {
+pub(crate) fn tensor<T: TestElement>(address: u64, layout: Layout) -> raw::Tensor4 {
     raw::Tensor4 { address, dtype: T::DTYPE, layout }
-}
-
-fn store<T: TestElement>(name: &'static str, image: Vec<T>, offset: usize) -> Result<Stored<T>, Failure> {
-    let memory = Guarded::new(size_of_val(image.as_slice()), 2 * offset)?;
-    memory.write(&image)?;
-    let keep = size_of_val(image.as_slice()) <= KEPT_BYTES;
-    Ok(Stored { name, memory, image: keep.then_some(image) })
 }
 
 /// The memory of a tensor: its rows where the layout has them, poison between them.
@@ -177,7 +217,7 @@ type InMemory<T> = (Vec<Stored<T>>, [raw::Tensor4; 3]);
 fn separate<T: TestElement>(case: &Case, inputs: &Inputs<T>) -> Result<InMemory<T>, Failure> {
     let mut stored = Vec::new();
     let mut place = |name, rows, placement: &Placement, shape| {
-        let memory = store(name, image(rows, placement, shape)?, placement.offset)?;
+        let memory = Stored::new(name, image(rows, placement, shape)?, placement.offset)?;
         let tensor = tensor::<T>(memory.memory.address(), placement.layout(shape));
         stored.push(memory);
         Ok::<_, Failure>(tensor)
@@ -185,14 +225,15 @@ fn separate<T: TestElement>(case: &Case, inputs: &Inputs<T>) -> Result<InMemory<
     let tensors = [
         place("q", &inputs.q, &case.q, case.q_shape())?,
         place("k", &inputs.k, &case.k, case.k_shape())?,
-        place("v", &inputs.v, &case.v, case.k_shape())?,
+        place("v", &inputs.v, &case.v, case.v_shape())?,
     ];
     Ok((stored, tensors))
 }
 
 /// Q, K and V side by side in each position.
 fn packed<T: TestElement>(case: &Case, inputs: &Inputs<T>) -> Result<InMemory<T>, Failure> {
-    ensure!(case.seqlen_q == case.seqlen_k, "a packed QKV has as many queries as keys");
+    let alike = case.seqlen_q == case.seqlen_k && case.o_head_dim() == case.head_dim;
+    ensure!(alike, "a packed QKV has as many queries as keys, and one head_dim");
     let (heads, heads_k, head_dim) = (case.num_heads, case.num_heads_k, case.head_dim);
     let rows = case.batch * case.seqlen_q;
     let mut image = Vec::with_capacity(rows * (heads + 2 * heads_k) * head_dim);
@@ -201,7 +242,7 @@ fn packed<T: TestElement>(case: &Case, inputs: &Inputs<T>) -> Result<InMemory<T>
             image.extend_from_slice(&data[row * heads * head_dim..][..heads * head_dim]);
         }
     }
-    let stored = store("qkv", image, case.q.offset)?;
+    let stored = Stored::new("qkv", image, case.q.offset)?;
     let layout = Layout::bshd([case.batch, case.seqlen_q, heads + 2 * heads_k, head_dim]);
     let whole = tensor::<T>(stored.memory.address(), layout);
     let slice = |from, count| whole.slice(Dim::Heads, from..from + count);

@@ -60,10 +60,10 @@ pub fn explain(case: &Case, failure: Failure) -> Failure {
 }
 
 fn rows_of<T: TestElement>(case: &Case, output: &Output<T>, rows: &[Row]) -> Attention<T, f32> {
-    let mut got = Attention { o: Vec::with_capacity(rows.len() * case.head_dim), lse: Vec::new() };
+    let mut got = Attention { o: Vec::with_capacity(rows.len() * case.o_head_dim()), lse: Vec::new() };
     for row in rows {
-        let start = ((row.batch_idx * case.seqlen_q + row.position) * case.num_heads + row.head_idx) * case.head_dim;
-        got.o.extend_from_slice(&output.o[start..start + case.head_dim]);
+        let start = ((row.batch_idx * case.seqlen_q + row.position) * case.num_heads + row.head_idx) * case.o_head_dim();
+        got.o.extend_from_slice(&output.o[start..start + case.o_head_dim()]);
         if let Some(lse) = &output.lse {
             got.lse.push(lse[(row.batch_idx * case.num_heads + row.head_idx) * case.seqlen_q + row.position]);
         }

@@ -1,6 +1,7 @@
 //! Inputs: drawn from a seed, the same on every machine and for any number of threads.
 
 use crate::case::{Case, Edit, Operand, TestElement};
+use crate::features::{Features, PerHead, Score};
 use crate::placement::Placement;
 use hopper_attention::reference::{HostTensor, Problem};
 use rayon::prelude::*;
@@ -55,9 +56,9 @@ impl<T: TestElement> Inputs<T> {
         let mut k: Vec<T> = draw(case.values, case.seed ^ KEYS, count(k_stored), 1.0);
         let mut v: Vec<T> = match case.values {
             Values::Integers | Values::Peaked { .. } => {
-                draw(Values::Normal { factor: 1.0 }, case.seed ^ VALUES, count(v_placement.stored(case.k_shape())), 1.0)
+                draw(Values::Normal { factor: 1.0 }, case.seed ^ VALUES, count(v_placement.stored(case.v_shape())), 1.0)
             }
-            values => draw(values, case.seed ^ VALUES, count(v_placement.stored(case.k_shape())), 1.0),
+            values => draw(values, case.seed ^ VALUES, count(v_placement.stored(case.v_shape())), 1.0),
         };
         let q_stored = q_placement.stored(case.q_shape());
         let mut q: Vec<T> = match case.values {
@@ -69,7 +70,7 @@ impl<T: TestElement> Inputs<T> {
             let (data, stored) = match edit.operand {
                 Operand::Q => (&mut q, q_stored),
                 Operand::K => (&mut k, k_stored),
-                Operand::V => (&mut v, v_placement.stored(case.k_shape())),
+                Operand::V => (&mut v, v_placement.stored(case.v_shape())),
             };
             apply(edit, data, stored);
         }
@@ -84,17 +85,29 @@ impl<T: TestElement> Inputs<T> {
     pub fn tensors(&self, case: &Case) -> [HostTensor<'_, T>; 3] {
         let [q, k, v] = case.input_placements();
         let tensor = |data, placement: Placement, shape| HostTensor::new(data, placement.compact(shape)).expect("the inputs of this case");
-        [tensor(&self.q, q, case.q_shape()), tensor(&self.k, k, case.k_shape()), tensor(&self.v, v, case.k_shape())]
+        [tensor(&self.q, q, case.q_shape()), tensor(&self.k, k, case.k_shape()), tensor(&self.v, v, case.v_shape())]
     }
 
     /// What the references compute.
     ///
     /// # Panics
     ///
-    /// If these are not the inputs of that case.
-    pub fn problem(&self, case: &Case) -> Problem<'_, T> {
+    /// If these are not the inputs of that case, or not its numbers for each head.
+    pub fn problem<'a>(&'a self, case: &Case, per_head: &'a PerHead) -> Problem<'a, T> {
         let [q, k, v] = self.tensors(case);
-        Problem::new(q, k, v).expect("consistent shapes").causal(case.causal).softmax_scale(case.scale())
+        let Features { window_left, window_right, score, .. } = case.features;
+        let mut problem = Problem::new(q, k, v).expect("consistent shapes").causal(case.causal).window(window_left, window_right);
+        problem = problem.softmax_scale(case.scale());
+        if let Score::SoftCap(softcap) = score {
+            problem = problem.softcap(softcap).expect("a positive number");
+        }
+        if let Some(slopes) = &per_head.alibi_slopes {
+            problem = problem.alibi_slopes(slopes).expect("a slope a head, without a soft cap");
+        }
+        if let Some(sinks) = &per_head.sinks {
+            problem = problem.sinks(sinks).expect("a sink a head");
+        }
+        problem
     }
 }
 
@@ -149,9 +162,10 @@ fn peaked<T: TestElement>(case: &Case, k: &[T], q_stored: [usize; 4], k_stored: 
     let mut q = Vec::with_capacity(batch * seqlen_q * heads * head_dim);
     for row in 0..batch * seqlen_q * heads {
         let (b, s, h) = (row / (seqlen_q * heads), row / heads % seqlen_q, row % heads);
-        // Of the keys that a causal mask lets the query see, if there are any.
-        let visible = if case.causal { (s + 1 + seqlen_k).saturating_sub(seqlen_q).clamp(1, seqlen_k) } else { seqlen_k };
-        let key = random_bits(case.seed ^ QUERIES, row as u64) as usize % visible;
+        // Of the keys that the query sees, if there are any.
+        let visible = case.visible_keys(s);
+        let count = visible.len().max(1);
+        let key = visible.start.min(seqlen_k - count) + random_bits(case.seed ^ QUERIES, row as u64) as usize % count;
         let start = ((b.min(batch_k - 1) * seqlen_k + key) * heads_k + h * heads_k / heads) * head_dim;
         q.extend(k[start..start + head_dim].iter().map(|k| T::from_f32(factor * k.to_f32())));
     }
@@ -196,7 +210,7 @@ mod tests {
     fn a_peaked_query_has_one_key() {
         let case = Case::new(ElementType::Bf16, 64, 50, 30).heads(2, 6, 2).causal(true).values(Values::Peaked { factor: 2.0 });
         let inputs = Inputs::<bf16>::draw(&case);
-        let lse = hopper_attention::reference::exact::attention(&inputs.problem(&case)).lse;
+        let lse = hopper_attention::reference::exact::attention(&inputs.problem(&case, &PerHead::default())).lse;
         // A key of its own has a logit of about 2 * 64 / 8; rows that see nothing have none.
         assert!(lse.iter().filter(|&&lse| lse > 8.0).count() >= 2 * 6 * 29, "{lse:?}");
     }

@@ -14,9 +14,10 @@ fn reversed<T: Copy>(data: &[T], head_dim: usize) -> Vec<T> {
 /// What a right kernel might return.
 fn computed<T: TestElement>(case: &Case, inputs: &Inputs<T>, rows: &[Row]) -> Attention<T, f32> {
     let turn = |data: &[T]| reversed(data, case.head_dim);
-    let turned = Inputs { q: turn(&inputs.q), k: turn(&inputs.k), v: turn(&inputs.v) };
-    let attention = tiled::attention_rows(&turned.problem(case), rows).unwrap();
-    Attention { o: turn(&attention.o), ..attention }
+    let turn_v = |data: &[T]| reversed(data, case.o_head_dim());
+    let turned = Inputs { q: turn(&inputs.q), k: turn(&inputs.k), v: turn_v(&inputs.v) };
+    let attention = tiled::attention_rows(&turned.problem(case, &case.per_head()), rows).unwrap();
+    Attention { o: turn_v(&attention.o), ..attention }
 }
 
 fn judge_computed<T: TestElement>(case: &Case, change: impl FnOnce(&mut Attention<T, f32>)) -> Result<Judgement, Failure> {

@@ -1,13 +1,22 @@
 //! What the general kernels compute: windows, soft caps, ALiBi, sinks, ragged sequences, unequal head dims, and their combinations.
 
 mod dense;
+mod head_dims;
 mod problem;
 mod ragged;
 mod safe_api;
+mod scores;
+mod windows;
 
 use hopper_attention_tests::trials;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    trials::run("features", || [dense::tests(), ragged::tests(), safe_api::tests()].into_iter().flatten().collect())
+    trials::run("features", || {
+        let tables = [dense::tests(), ragged::tests(), safe_api::tests(), windows::tests(), scores::tests(), head_dims::tests()];
+        tables.into_iter().flatten().collect()
+    })
 }
+
+/// The head dims that kernels are made for.
+const HEAD_DIMS: [usize; 5] = [64, 96, 128, 192, 256];
