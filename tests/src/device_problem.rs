@@ -45,6 +45,13 @@ impl<T: bytemuck::Pod> Stored<T> {
         Ok(Self { name, memory, image: (bytes <= KEPT_BYTES).then_some(image) })
     }
 
+    /// Holds something else from now on, of the same length.
+    pub fn replace(&mut self, image: Vec<T>) -> Result<(), Failure> {
+        self.memory.write(&image)?;
+        self.image = Some(image);
+        Ok(())
+    }
+
     /// Fails if it, or what lies around it, was written to.
     pub fn check_unchanged(&self) -> Result<(), Failure> {
         self.memory.check_guards(self.name)?;

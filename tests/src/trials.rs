@@ -7,6 +7,7 @@
 
 use crate::case::Case;
 use crate::gpu::{Gpu, gpus};
+use crate::ragged::{Ragged, check_ragged};
 use crate::run::{CASE_VARIABLE, check_case};
 use crate::{Failure, Profile, report};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -184,8 +185,12 @@ fn prepare(
 fn replaced_by_a_case(tests: Vec<DeviceTest>) -> Vec<DeviceTest> {
     let Ok(text) = std::env::var(CASE_VARIABLE) else { return tests };
     let body = move || {
-        let case: Case = serde_json::from_str(&text).map_err(|error| Failure(format!("{CASE_VARIABLE}: {error}")))?;
-        check_case(&case)
+        let not_understood = |error| Failure(format!("{CASE_VARIABLE}: {error}"));
+        let value: serde_json::Value = serde_json::from_str(&text).map_err(not_understood)?;
+        if value.get("lengths").is_some() {
+            return check_ragged(&serde_json::from_value::<Ragged>(value).map_err(not_understood)?);
+        }
+        check_case(&serde_json::from_value::<Case>(value).map_err(not_understood)?)
     };
     vec![DeviceTest::new("case_of_the_environment", body)]
 }

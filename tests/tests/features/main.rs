@@ -6,6 +6,7 @@ mod problem;
 mod ragged;
 mod safe_api;
 mod scores;
+mod varlen;
 mod windows;
 
 use hopper_attention_tests::trials;
@@ -13,7 +14,8 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     trials::run("features", || {
-        let tables = [dense::tests(), ragged::tests(), safe_api::tests(), windows::tests(), scores::tests(), head_dims::tests()];
+        let tables =
+            [dense::tests(), ragged::tests(), safe_api::tests(), windows::tests(), scores::tests(), head_dims::tests(), varlen::tests()];
         tables.into_iter().flatten().collect()
     })
 }
