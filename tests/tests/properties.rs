@@ -3,11 +3,15 @@
 //!
 //! `HOPPER_ATTENTION_PROPERTY_CASES` sets how many cases each property draws, `HOPPER_ATTENTION_PROPERTY_SEED` what they are drawn from.
 
-use hopper_attention_kernels::config::{TileConfig, forward_config};
-use hopper_attention_tests::{Case, DeviceTest, ElementType, Failure, Placement, Profile, Values, check_case, trials};
+use hopper_attention_kernels::config::{TileConfig, forward_config, general_config};
+use hopper_attention_tests::{
+    Case, DeviceTest, ElementType, Failure, Number, Placement, Profile, Ragged, Score, Side, Sinks, Values, check_case, check_ragged,
+    trials,
+};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use std::fmt::Debug;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -31,9 +35,11 @@ fn tests(seed: u64, count: u32) -> Vec<DeviceTest> {
     for dtype in ElementType::ALL {
         for causal in [false, true] {
             let name = |property: &str| format!("{property}::{}_{}", dtype.name(), if causal { "causal" } else { "full" });
-            tests.push(DeviceTest::new(name("any_shape"), move || holds(seed, count, shapes(dtype, causal))));
-            tests.push(DeviceTest::new(name("any_layout"), move || holds(seed, count, layouts(dtype, causal))));
-            tests.push(DeviceTest::new(name("any_values"), move || holds(seed, count, values(dtype, causal))));
+            tests.push(DeviceTest::new(name("any_shape"), move || holds(seed, count, shapes(dtype, causal), check_case)));
+            tests.push(DeviceTest::new(name("any_layout"), move || holds(seed, count, layouts(dtype, causal), check_case)));
+            tests.push(DeviceTest::new(name("any_values"), move || holds(seed, count, values(dtype, causal), check_case)));
+            tests.push(DeviceTest::new(name("any_features"), move || holds(seed, count, dense_features(dtype, causal), check_case)));
+            tests.push(DeviceTest::new(name("any_ragged"), move || holds(seed, count, ragged(dtype, causal), check_ragged)));
         }
     }
     tests
@@ -50,12 +56,12 @@ fn seed() -> Result<u64, Failure> {
 }
 
 /// Draws `count` cases and checks each; a failure is shrunk.
-fn holds(seed: u64, count: u32, cases: impl Strategy<Value = Case>) -> Result<(), Failure> {
+fn holds<C: Debug>(seed: u64, count: u32, cases: impl Strategy<Value = C>, check: fn(&C) -> Result<(), Failure>) -> Result<(), Failure> {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let config = Config { cases: count, max_shrink_iters: 1000, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
-    let outcome = runner.run(&cases, |case| check_case(&case).map_err(|failure| TestCaseError::fail(failure.0)));
+    let outcome = runner.run(&cases, |case| check(&case).map_err(|failure| TestCaseError::fail(failure.0)));
     outcome.map_err(|error| match error {
         // The reason holds the text of the shrunk case.
         TestError::Fail(reason, _) => Failure(format!("{SEED_VARIABLE}={seed}: {reason}")),
@@ -139,4 +145,71 @@ fn values(dtype: ElementType, causal: bool) -> impl Strategy<Value = Case> {
         let softmax_scale = if values.logits_are_exact() { scale_of_exact } else { scale };
         Case { softmax_scale, ..case.values(values) }
     })
+}
+
+/// A window, a score function, sinks and another head_dim for V, each of them or not.
+fn features(case: Case) -> impl Strategy<Value = Case> {
+    let longest: usize = Profile::get().pick(900, 200);
+    let bound = move || prop_oneof![2 => Just(None), 1 => (0..=8usize).prop_map(Some), 3 => (0..=longest).prop_map(Some)];
+    let score = prop_oneof![
+        2 => Just(Score::Identity),
+        1 => (-2..=6i32).prop_map(|exponent| Score::SoftCap((exponent as f32).exp2())),
+        1 => Just(Score::Alibi),
+    ];
+    let sink = select(vec![Number::Finite(0.0), Number::NegativeInfinity, Number::Finite(1e4), Number::Finite(-1e4)]);
+    let sinks = prop_oneof![
+        2 => Just(None),
+        1 => any::<u64>().prop_map(|seed| Some(Sinks::Drawn(seed))),
+        1 => Just(Some(Sinks::Mixed)),
+        1 => sink.prop_map(|number| Some(Sinks::All(number))),
+    ];
+    let head_dim_v = prop_oneof![2 => Just(None), 1 => head_dims().prop_map(Some)];
+    let factor = (-2..=5i32).prop_map(|exponent| Values::Normal { factor: (exponent as f32).exp2() });
+    (bound(), bound(), score, sinks, head_dim_v, factor).prop_map(move |(left, right, score, sinks, head_dim_v, factor)| {
+        let mut case = case.clone().window(left, right).score(score).values(factor);
+        (case.features.sinks, case.features.head_dim_v) = (sinks, head_dim_v);
+        case
+    })
+}
+
+/// Any shape and layout, with any features.
+fn dense_features(dtype: ElementType, causal: bool) -> impl Strategy<Value = Case> {
+    // What is a slice of one tensor has one head_dim.
+    layouts(dtype, causal).prop_flat_map(|case| features(Case { packed: false, ..case }))
+}
+
+/// How one side lies, and where: padded sequences have a batch stride of whole rows.
+fn side(may_broadcast: bool) -> impl Strategy<Value = (Side, Placement)> {
+    let spare = || prop_oneof![1 => Just(0), 1 => 0..=9usize];
+    (placement(may_broadcast), any::<bool>(), spare(), spare()).prop_map(|(placement, packed, spare, margin)| {
+        let side = Side { packed, spare, margin, capacity: 0 };
+        let [_, seqlen, heads] = placement.gaps;
+        let placement = match (packed, placement.order[2]) {
+            (true, _) => placement,
+            // [b, s, h, d] and [b, h, s, d].
+            (false, 2) => Placement { order: [0, 1, 2], gaps: [0, seqlen, heads], ..placement },
+            (false, _) => Placement { order: [0, 2, 1], gaps: [0, seqlen, 0], ..placement },
+        };
+        (side, placement)
+    })
+}
+
+/// Up to seven sequences of any lengths, packed or padded, with any features.
+fn ragged(dtype: ElementType, causal: bool) -> impl Strategy<Value = Ragged> {
+    let longest = Profile::get().pick(600, 140);
+    head_dims()
+        .prop_flat_map(move |head_dim| {
+            let tile = general_config(head_dim as u32).expect("a kernel for every head_dim");
+            let length = |tile| prop_oneof![5 => lengths(tile, longest), 1 => Just(0)];
+            let sequences = prop::collection::vec((length(tile.tile_m), length(tile.tile_n)), 1..=7);
+            (Just(head_dim), sequences, heads(), side(true), side(true), placement(true), any::<(bool, u64)>())
+        })
+        .prop_flat_map(move |(head_dim, sequences, (_, heads_k, ratio), (q_side, q), (k_side, k), v, (lse, seed))| {
+            // V is packed or padded as K is, and lies elsewhere only where K is packed.
+            let v = if k_side.packed { v } else { k };
+            let o = Placement { broadcast_batch: false, broadcast_heads: false, ..q };
+            let case = Case::new(dtype, head_dim, 0, 0).causal(causal).heads(1, heads_k * ratio, heads_k);
+            let case = Case { q, k, v, o, lse, seed, ..case };
+            features(case).prop_map(move |case| Ragged::new(case, &sequences).sides(q_side, k_side))
+        })
 }

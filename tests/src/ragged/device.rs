@@ -270,7 +270,7 @@ impl<T: TestElement> Image<T> {
     /// Rows of NaN and of 10^30, which is infinite in f16, in turns.
     fn new(placement: &Placement, shape: [usize; 4]) -> Result<Self, Failure> {
         let layout = placement.layout(shape);
-        let sentinel = |i: usize| T::from_f32(if i / shape[3] % 2 == 0 { f32::NAN } else { 1e30 });
+        let sentinel = |i: usize| T::from_f32(if (i / shape[3]).is_multiple_of(2) { f32::NAN } else { 1e30 });
         Ok(Self { layout, data: (0..span(&layout)?).map(sentinel).collect() })
     }
 

@@ -1,9 +1,14 @@
 //! What the general kernels compute: windows, soft caps, ALiBi, sinks, ragged sequences, unequal head dims, and their combinations.
 
+mod bad_lengths;
+mod combine;
 mod dense;
+mod graphs;
 mod head_dims;
 mod problem;
 mod ragged;
+mod refusals;
+mod repeats;
 mod safe_api;
 mod scores;
 mod varlen;
@@ -14,8 +19,20 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     trials::run("features", || {
-        let tables =
-            [dense::tests(), ragged::tests(), safe_api::tests(), windows::tests(), scores::tests(), head_dims::tests(), varlen::tests()];
+        let tables = [
+            dense::tests(),
+            ragged::tests(),
+            safe_api::tests(),
+            windows::tests(),
+            scores::tests(),
+            head_dims::tests(),
+            varlen::tests(),
+            bad_lengths::tests(),
+            combine::tests(),
+            graphs::tests(),
+            refusals::tests(),
+            repeats::tests(),
+        ];
         tables.into_iter().flatten().collect()
     })
 }
