@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::case::{Edit, ElementType, Number, Operand};
+use crate::features::Sinks;
 use crate::values::Values;
 use crate::with_element;
 use half::{bf16, f16};
@@ -52,6 +53,52 @@ fn a_right_kernel_passes() {
                 }
             }
         }
+    }
+}
+
+const SCORES: [Score; 4] = [Score::Identity, Score::SoftCap(1.0), Score::SoftCap(50.0), Score::Alibi];
+
+#[test]
+fn a_right_general_kernel_passes() {
+    for dtype in ElementType::ALL {
+        for (seqlen_q, seqlen_k) in [(1, 1), (130, 300), (300, 130), (64, 1000)] {
+            for (index, score) in SCORES.into_iter().enumerate() {
+                for values in ALL_VALUES {
+                    let case = Case::new(dtype, 72, seqlen_q, seqlen_k).heads(1, 5, 1).values(values).score(score).head_dim_v(40);
+                    let case = case.window(Some(100), [None, Some(3)][index % 2]).sinks(Sinks::Mixed).judging_pairs(1 << 16);
+                    let judged = with_element!(dtype, T => judge_computed::<T>(&case, |_| ()));
+                    let judged = judged.unwrap_or_else(|failure| panic!("{failure}: {}", case.text()));
+                    assert!(judged.o_ratio <= 0.9 && judged.lse_ratio <= 0.9, "{judged:?}: {}", case.text());
+                }
+            }
+        }
+    }
+}
+
+/// What a kernel returns that computes `wrong` when it was asked for `case`.
+fn computed_wrongly(case: &Case, wrong: &Case) -> Result<Judgement, Failure> {
+    with_element!(case.dtype, T => {
+        let (inputs, rows) = (Inputs::<T>::draw(case), judged_rows(case));
+        judge(case, &inputs, &rows, &computed(wrong, &inputs, &rows))
+    })
+}
+
+#[test]
+fn wrong_features_are_refused() {
+    for dtype in ElementType::ALL {
+        let usual = Case::new(dtype, 64, 130, 200).heads(1, 2, 1).values(Values::Normal { factor: 4.0 });
+        let wrong = |case: &Case, wrong: Case| {
+            computed_wrongly(case, &wrong).expect_err(&format!("{} passes for {}", wrong.text(), case.text()));
+        };
+        let window = usual.clone().window(Some(50), Some(7));
+        wrong(&window, usual.clone().window(Some(51), Some(7)));
+        wrong(&window, usual.clone().window(Some(49), Some(7)));
+        wrong(&window, usual.clone().window(Some(50), Some(6)));
+        wrong(&usual.clone().score(Score::SoftCap(15.0)), usual.clone().score(Score::SoftCap(15.5)));
+        wrong(&usual.clone().score(Score::SoftCap(15.0)), usual.clone());
+        wrong(&usual.clone().score(Score::Alibi), usual.clone());
+        wrong(&usual.clone().sinks(Sinks::All(Number::Finite(3.5))), usual.clone());
+        wrong(&usual.clone().sinks(Sinks::All(Number::Finite(3.5))), usual.sinks(Sinks::All(Number::Finite(3.5 * std::f32::consts::LN_2))));
     }
 }
 
