@@ -2,11 +2,8 @@
 
 mod bad_lengths;
 mod combine;
-mod dense;
 mod graphs;
 mod head_dims;
-mod problem;
-mod ragged;
 mod refusals;
 mod repeats;
 mod safe_api;
@@ -20,8 +17,6 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     trials::run("features", || {
         let tables = [
-            dense::tests(),
-            ragged::tests(),
             safe_api::tests(),
             windows::tests(),
             scores::tests(),

@@ -35,6 +35,7 @@ pub fn tests() -> Vec<DeviceTest> {
     tests.push(DeviceTest::new("varlen::slices_of_a_packed_qkv", slices_of_qkv));
     tests.push(DeviceTest::new("varlen::keys_that_serve_all_sequences", keys_that_serve_all));
     tests.push(DeviceTest::new("varlen::unequal_head_dims", unequal_head_dims));
+    tests.push(DeviceTest::new("varlen::everything_at_once", everything_at_once));
     tests.push(DeviceTest::new("varlen::one_sequence", one_sequence));
     tests.push(DeviceTest::new("varlen::nothing_but_empty_sequences", all_empty));
     tests.push(DeviceTest::new("varlen::many_short_sequences", many_short));
@@ -188,6 +189,17 @@ fn unequal_head_dims() -> Result<(), Failure> {
     check_all([(192, 128), (64, 128), (128, 64), (96, 64), (128, 8)].map(|(head_dim, head_dim_v)| {
         let case = case(ElementType::Bf16, head_dim).head_dim_v(head_dim_v).causal(true);
         Ragged::new(case, &SHORT).sides(LOOSE, LOOSE)
+    }))
+}
+
+/// Grouped heads, a mask from either side, sinks, a score function, rows of nobody and V of another head_dim.
+fn everything_at_once() -> Result<(), Failure> {
+    let scores = [(ElementType::Bf16, Score::SoftCap(10.0)), (ElementType::F16, Score::Alibi)];
+    check_all([(64, 64), (128, 128), (192, 128)].into_iter().flat_map(|(head_dim, head_dim_v)| {
+        scores.map(|(dtype, score)| {
+            let case = case(dtype, head_dim).head_dim_v(head_dim_v).heads(1, 4, 2).causal(true).window(Some(60), None);
+            Ragged::new(case.score(score).sinks(Sinks::Mixed), &LENGTHS).sides(LOOSE, LOOSE)
+        })
     }))
 }
 
