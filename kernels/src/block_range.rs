@@ -31,7 +31,7 @@ pub const fn block_range(causal: bool, tile_m: u32, tile_n: u32, first_row: u32,
 }
 
 #[inline(always)]
-const fn min(a: u32, b: u32) -> u32 {
+pub(crate) const fn min(a: u32, b: u32) -> u32 {
     if a < b { a } else { b }
 }
 
@@ -42,7 +42,7 @@ const fn clamp(keys: i32, seqlen_k: u32) -> u32 {
 
 #[inline(always)]
 #[allow(clippy::manual_div_ceil)] // A shift for a constant power of two, where `u32::div_ceil` has a remainder to look at.
-const fn div_ceil(a: u32, b: u32) -> u32 {
+pub(crate) const fn div_ceil(a: u32, b: u32) -> u32 {
     (a + b - 1) / b
 }
 

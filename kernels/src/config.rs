@@ -176,36 +176,33 @@ pub const GENERAL: [TileConfig; 5] =
     [general(64, 192, 112, 2), general(96, 192, 96, 2), general(128, 128, 128, 2), general(192, 128, 80, 1), general(256, 128, 64, 1)];
 
 const _: () = {
-    let mut i = 0;
-    while i < FORWARD.len() {
-        FORWARD[i].check();
-        i += 1;
-    }
-    let mut i = 0;
-    while i < GENERAL.len() {
-        GENERAL[i].check();
-        i += 1;
-    }
+    check_all(&FORWARD);
+    check_all(&GENERAL);
 };
 
-/// The general kernels' shape that serves `head_dim` (1 to 256).
-pub const fn general_config(head_dim: u32) -> Option<TileConfig> {
+const fn check_all(table: &[TileConfig]) {
     let mut i = 0;
-    while i < GENERAL.len() {
-        if GENERAL[i].head_dim >= head_dim {
-            return Some(GENERAL[i]);
-        }
+    while i < table.len() {
+        table[i].check();
         i += 1;
     }
-    None
+}
+
+/// The general kernels' shape that serves `head_dim` (1 to 256): the smallest native size that holds it.
+pub const fn general_config(head_dim: u32) -> Option<TileConfig> {
+    smallest(&GENERAL, head_dim, false)
 }
 
 /// The shape that serves `head_dim` (1 to 256): the smallest native size that holds it.
 pub const fn forward_config(head_dim: u32, causal: bool) -> Option<TileConfig> {
+    smallest(&FORWARD, head_dim, causal)
+}
+
+const fn smallest(table: &[TileConfig], head_dim: u32, causal: bool) -> Option<TileConfig> {
     let mut i = 0;
-    while i < FORWARD.len() {
-        if FORWARD[i].head_dim >= head_dim && FORWARD[i].causal == causal {
-            return Some(FORWARD[i]);
+    while i < table.len() {
+        if table[i].head_dim >= head_dim && table[i].causal == causal {
+            return Some(table[i]);
         }
         i += 1;
     }

@@ -16,22 +16,35 @@ macro_rules! parameter_address {
     }};
 }
 
+/// What the kernel is told of features: its last parameter, if it has one.
+macro_rules! features {
+    () => {
+        &FeatureParams::NONE
+    };
+    ($features:ident) => {
+        &$features
+    };
+}
+
+/// Name, shape, elements, score function, registers of S and of O; general kernels also name the parameter that the others do without.
 macro_rules! forward_kernels {
-    ($($entry:ident: $head_dim:literal, $causal:literal, $dtype:ident, $scores:literal, $output:literal;)*) => { $(
-        #[doc = concat!("Forward, head_dim up to ", $head_dim, ", causal: ", $causal, ", elements ", stringify!($dtype), ".")]
+    ($($entry:ident: $shape:expr, $dtype:ident, $score:ident, $scores:literal, $output:literal $(, $features:ident)?;)*) => { $(
+        #[doc = concat!("Forward, ", stringify!($shape), ", elements ", stringify!($dtype), ", score function ", stringify!($score), ".")]
         ///
         /// # Safety
         /// As [`crate::forward::forward`].
         #[unsafe(no_mangle)]
         #[cfg_attr(feature = "nvvm", nvvm_internal::kernel)]
-        pub unsafe extern "ptx-kernel" fn $entry(q: TensorMap, k: TensorMap, v: TensorMap, o: TensorMap, params: ForwardParams) {
+        pub unsafe extern "ptx-kernel" fn $entry(
+            q: TensorMap, k: TensorMap, v: TensorMap, o: TensorMap, params: ForwardParams $(, $features: FeatureParams)?
+        ) {
             struct Entry;
             impl Kernel for Entry {
-                const TILE: TileConfig = shape($head_dim, $causal);
+                const TILE: TileConfig = $shape;
                 const DTYPE: DType = DType::$dtype;
                 type Scores = [u32; $scores];
                 type Output = [u32; $output];
-                type Score = score::Identity;
+                type Score = score::$score;
             }
             const TILE: TileConfig = Entry::TILE;
             // The maps are used by address only.
@@ -46,43 +59,8 @@ macro_rules! forward_kernels {
                     v: parameter_address!($entry, 2),
                     o: parameter_address!($entry, 3),
                 };
-                forward::<Entry, { TILE.q_stages }, { TILE.registers().0 }, { TILE.registers().1 }>(maps, &params, &FeatureParams::NONE);
-            }
-        }
-    )* };
-}
-
-macro_rules! general_kernels {
-    ($($entry:ident: $head_dim:literal, $dtype:ident, $score:ident, $scores:literal, $output:literal;)*) => { $(
-        #[doc = concat!("General forward, head_dim up to ", $head_dim, ", elements ", stringify!($dtype), ", score function ", stringify!($score), ".")]
-        ///
-        /// # Safety
-        /// As [`crate::forward::forward`].
-        #[unsafe(no_mangle)]
-        #[cfg_attr(feature = "nvvm", nvvm_internal::kernel)]
-        pub unsafe extern "ptx-kernel" fn $entry(
-            q: TensorMap, k: TensorMap, v: TensorMap, o: TensorMap, params: ForwardParams, features: FeatureParams,
-        ) {
-            struct Entry;
-            impl Kernel for Entry {
-                const TILE: TileConfig = general_shape($head_dim);
-                const DTYPE: DType = DType::$dtype;
-                type Scores = [u32; $scores];
-                type Output = [u32; $output];
-                type Score = score::$score;
-            }
-            const TILE: TileConfig = Entry::TILE;
-            let _ = (q, k, v, o);
-            // SAFETY: as in the plain kernels.
-            unsafe {
-                asm!("// launch_bounds {threads}", threads = const TILE.threads(), options(nomem, nostack));
-                let maps = TensorMaps {
-                    q: parameter_address!($entry, 0),
-                    k: parameter_address!($entry, 1),
-                    v: parameter_address!($entry, 2),
-                    o: parameter_address!($entry, 3),
-                };
-                forward::<Entry, { TILE.q_stages }, { TILE.registers().0 }, { TILE.registers().1 }>(maps, &params, &features);
+                let features = features!($($features)?);
+                forward::<Entry, { TILE.q_stages }, { TILE.registers().0 }, { TILE.registers().1 }>(maps, &params, features);
             }
         }
     )* };
@@ -113,15 +91,17 @@ combine_kernels! {
 
 #[inline]
 const fn shape(head_dim: u32, causal: bool) -> TileConfig {
-    match forward_config(head_dim, causal) {
-        Some(config) if config.head_dim == head_dim => config,
-        _ => panic!("no such shape in the table"),
-    }
+    native(forward_config(head_dim, causal), head_dim)
 }
 
 #[inline]
 const fn general_shape(head_dim: u32) -> TileConfig {
-    match general_config(head_dim) {
+    native(general_config(head_dim), head_dim)
+}
+
+#[inline]
+const fn native(config: Option<TileConfig>, head_dim: u32) -> TileConfig {
+    match config {
         Some(config) if config.head_dim == head_dim => config,
         _ => panic!("no such shape in the table"),
     }
@@ -129,57 +109,58 @@ const fn general_shape(head_dim: u32) -> TileConfig {
 
 // Registers of S (tile_n / 2) and O (head_dim / 2): `Kernel::CONSISTENT` holds them to the table.
 forward_kernels! {
-    flash_fwd_hdim64_f16_sm90: 64, false, F16, 64, 32;
-    flash_fwd_hdim64_f16_causal_sm90: 64, true, F16, 64, 32;
-    flash_fwd_hdim64_bf16_sm90: 64, false, Bf16, 64, 32;
-    flash_fwd_hdim64_bf16_causal_sm90: 64, true, Bf16, 64, 32;
-    flash_fwd_hdim96_f16_sm90: 96, false, F16, 56, 48;
-    flash_fwd_hdim96_f16_causal_sm90: 96, true, F16, 48, 48;
-    flash_fwd_hdim96_bf16_sm90: 96, false, Bf16, 56, 48;
-    flash_fwd_hdim96_bf16_causal_sm90: 96, true, Bf16, 48, 48;
-    flash_fwd_hdim128_f16_sm90: 128, false, F16, 64, 64;
-    flash_fwd_hdim128_f16_causal_sm90: 128, true, F16, 64, 64;
-    flash_fwd_hdim128_bf16_sm90: 128, false, Bf16, 64, 64;
-    flash_fwd_hdim128_bf16_causal_sm90: 128, true, Bf16, 64, 64;
-    flash_fwd_hdim192_f16_sm90: 192, false, F16, 40, 96;
-    flash_fwd_hdim192_f16_causal_sm90: 192, true, F16, 40, 96;
-    flash_fwd_hdim192_bf16_sm90: 192, false, Bf16, 40, 96;
-    flash_fwd_hdim192_bf16_causal_sm90: 192, true, Bf16, 40, 96;
-    flash_fwd_hdim256_f16_sm90: 256, false, F16, 32, 128;
-    flash_fwd_hdim256_f16_causal_sm90: 256, true, F16, 32, 128;
-    flash_fwd_hdim256_bf16_sm90: 256, false, Bf16, 32, 128;
-    flash_fwd_hdim256_bf16_causal_sm90: 256, true, Bf16, 32, 128;
+    flash_fwd_hdim64_f16_sm90: shape(64, false), F16, Identity, 64, 32;
+    flash_fwd_hdim64_f16_causal_sm90: shape(64, true), F16, Identity, 64, 32;
+    flash_fwd_hdim64_bf16_sm90: shape(64, false), Bf16, Identity, 64, 32;
+    flash_fwd_hdim64_bf16_causal_sm90: shape(64, true), Bf16, Identity, 64, 32;
+    flash_fwd_hdim96_f16_sm90: shape(96, false), F16, Identity, 56, 48;
+    flash_fwd_hdim96_f16_causal_sm90: shape(96, true), F16, Identity, 48, 48;
+    flash_fwd_hdim96_bf16_sm90: shape(96, false), Bf16, Identity, 56, 48;
+    flash_fwd_hdim96_bf16_causal_sm90: shape(96, true), Bf16, Identity, 48, 48;
+    flash_fwd_hdim128_f16_sm90: shape(128, false), F16, Identity, 64, 64;
+    flash_fwd_hdim128_f16_causal_sm90: shape(128, true), F16, Identity, 64, 64;
+    flash_fwd_hdim128_bf16_sm90: shape(128, false), Bf16, Identity, 64, 64;
+    flash_fwd_hdim128_bf16_causal_sm90: shape(128, true), Bf16, Identity, 64, 64;
+    flash_fwd_hdim192_f16_sm90: shape(192, false), F16, Identity, 40, 96;
+    flash_fwd_hdim192_f16_causal_sm90: shape(192, true), F16, Identity, 40, 96;
+    flash_fwd_hdim192_bf16_sm90: shape(192, false), Bf16, Identity, 40, 96;
+    flash_fwd_hdim192_bf16_causal_sm90: shape(192, true), Bf16, Identity, 40, 96;
+    flash_fwd_hdim256_f16_sm90: shape(256, false), F16, Identity, 32, 128;
+    flash_fwd_hdim256_f16_causal_sm90: shape(256, true), F16, Identity, 32, 128;
+    flash_fwd_hdim256_bf16_sm90: shape(256, false), Bf16, Identity, 32, 128;
+    flash_fwd_hdim256_bf16_causal_sm90: shape(256, true), Bf16, Identity, 32, 128;
 }
 
-general_kernels! {
-    flash_fwd_hdim64_f16_general_sm90: 64, F16, Identity, 56, 32;
-    flash_fwd_hdim64_f16_general_softcap_sm90: 64, F16, SoftCap, 56, 32;
-    flash_fwd_hdim64_f16_general_alibi_sm90: 64, F16, Alibi, 56, 32;
-    flash_fwd_hdim64_bf16_general_sm90: 64, Bf16, Identity, 56, 32;
-    flash_fwd_hdim64_bf16_general_softcap_sm90: 64, Bf16, SoftCap, 56, 32;
-    flash_fwd_hdim64_bf16_general_alibi_sm90: 64, Bf16, Alibi, 56, 32;
-    flash_fwd_hdim96_f16_general_sm90: 96, F16, Identity, 48, 48;
-    flash_fwd_hdim96_f16_general_softcap_sm90: 96, F16, SoftCap, 48, 48;
-    flash_fwd_hdim96_f16_general_alibi_sm90: 96, F16, Alibi, 48, 48;
-    flash_fwd_hdim96_bf16_general_sm90: 96, Bf16, Identity, 48, 48;
-    flash_fwd_hdim96_bf16_general_softcap_sm90: 96, Bf16, SoftCap, 48, 48;
-    flash_fwd_hdim96_bf16_general_alibi_sm90: 96, Bf16, Alibi, 48, 48;
-    flash_fwd_hdim128_f16_general_sm90: 128, F16, Identity, 64, 64;
-    flash_fwd_hdim128_f16_general_softcap_sm90: 128, F16, SoftCap, 64, 64;
-    flash_fwd_hdim128_f16_general_alibi_sm90: 128, F16, Alibi, 64, 64;
-    flash_fwd_hdim128_bf16_general_sm90: 128, Bf16, Identity, 64, 64;
-    flash_fwd_hdim128_bf16_general_softcap_sm90: 128, Bf16, SoftCap, 64, 64;
-    flash_fwd_hdim128_bf16_general_alibi_sm90: 128, Bf16, Alibi, 64, 64;
-    flash_fwd_hdim192_f16_general_sm90: 192, F16, Identity, 40, 96;
-    flash_fwd_hdim192_f16_general_softcap_sm90: 192, F16, SoftCap, 40, 96;
-    flash_fwd_hdim192_f16_general_alibi_sm90: 192, F16, Alibi, 40, 96;
-    flash_fwd_hdim192_bf16_general_sm90: 192, Bf16, Identity, 40, 96;
-    flash_fwd_hdim192_bf16_general_softcap_sm90: 192, Bf16, SoftCap, 40, 96;
-    flash_fwd_hdim192_bf16_general_alibi_sm90: 192, Bf16, Alibi, 40, 96;
-    flash_fwd_hdim256_f16_general_sm90: 256, F16, Identity, 32, 128;
-    flash_fwd_hdim256_f16_general_softcap_sm90: 256, F16, SoftCap, 32, 128;
-    flash_fwd_hdim256_f16_general_alibi_sm90: 256, F16, Alibi, 32, 128;
-    flash_fwd_hdim256_bf16_general_sm90: 256, Bf16, Identity, 32, 128;
-    flash_fwd_hdim256_bf16_general_softcap_sm90: 256, Bf16, SoftCap, 32, 128;
-    flash_fwd_hdim256_bf16_general_alibi_sm90: 256, Bf16, Alibi, 32, 128;
+// The general kernels.
+forward_kernels! {
+    flash_fwd_hdim64_f16_general_sm90: general_shape(64), F16, Identity, 56, 32, features;
+    flash_fwd_hdim64_f16_general_softcap_sm90: general_shape(64), F16, SoftCap, 56, 32, features;
+    flash_fwd_hdim64_f16_general_alibi_sm90: general_shape(64), F16, Alibi, 56, 32, features;
+    flash_fwd_hdim64_bf16_general_sm90: general_shape(64), Bf16, Identity, 56, 32, features;
+    flash_fwd_hdim64_bf16_general_softcap_sm90: general_shape(64), Bf16, SoftCap, 56, 32, features;
+    flash_fwd_hdim64_bf16_general_alibi_sm90: general_shape(64), Bf16, Alibi, 56, 32, features;
+    flash_fwd_hdim96_f16_general_sm90: general_shape(96), F16, Identity, 48, 48, features;
+    flash_fwd_hdim96_f16_general_softcap_sm90: general_shape(96), F16, SoftCap, 48, 48, features;
+    flash_fwd_hdim96_f16_general_alibi_sm90: general_shape(96), F16, Alibi, 48, 48, features;
+    flash_fwd_hdim96_bf16_general_sm90: general_shape(96), Bf16, Identity, 48, 48, features;
+    flash_fwd_hdim96_bf16_general_softcap_sm90: general_shape(96), Bf16, SoftCap, 48, 48, features;
+    flash_fwd_hdim96_bf16_general_alibi_sm90: general_shape(96), Bf16, Alibi, 48, 48, features;
+    flash_fwd_hdim128_f16_general_sm90: general_shape(128), F16, Identity, 64, 64, features;
+    flash_fwd_hdim128_f16_general_softcap_sm90: general_shape(128), F16, SoftCap, 64, 64, features;
+    flash_fwd_hdim128_f16_general_alibi_sm90: general_shape(128), F16, Alibi, 64, 64, features;
+    flash_fwd_hdim128_bf16_general_sm90: general_shape(128), Bf16, Identity, 64, 64, features;
+    flash_fwd_hdim128_bf16_general_softcap_sm90: general_shape(128), Bf16, SoftCap, 64, 64, features;
+    flash_fwd_hdim128_bf16_general_alibi_sm90: general_shape(128), Bf16, Alibi, 64, 64, features;
+    flash_fwd_hdim192_f16_general_sm90: general_shape(192), F16, Identity, 40, 96, features;
+    flash_fwd_hdim192_f16_general_softcap_sm90: general_shape(192), F16, SoftCap, 40, 96, features;
+    flash_fwd_hdim192_f16_general_alibi_sm90: general_shape(192), F16, Alibi, 40, 96, features;
+    flash_fwd_hdim192_bf16_general_sm90: general_shape(192), Bf16, Identity, 40, 96, features;
+    flash_fwd_hdim192_bf16_general_softcap_sm90: general_shape(192), Bf16, SoftCap, 40, 96, features;
+    flash_fwd_hdim192_bf16_general_alibi_sm90: general_shape(192), Bf16, Alibi, 40, 96, features;
+    flash_fwd_hdim256_f16_general_sm90: general_shape(256), F16, Identity, 32, 128, features;
+    flash_fwd_hdim256_f16_general_softcap_sm90: general_shape(256), F16, SoftCap, 32, 128, features;
+    flash_fwd_hdim256_f16_general_alibi_sm90: general_shape(256), F16, Alibi, 32, 128, features;
+    flash_fwd_hdim256_bf16_general_sm90: general_shape(256), Bf16, Identity, 32, 128, features;
+    flash_fwd_hdim256_bf16_general_softcap_sm90: general_shape(256), Bf16, SoftCap, 32, 128, features;
+    flash_fwd_hdim256_bf16_general_alibi_sm90: general_shape(256), Bf16, Alibi, 32, 128, features;
 }

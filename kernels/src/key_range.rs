@@ -3,7 +3,7 @@
 //! The window is aligned to the bottom right: with `diagonal = i + seqlen_k - seqlen_q`, query `i` sees key `j` iff
 //! `diagonal - window_left <= j <= diagonal + window_right`. Where rows see nothing, the tile of such rows visits no key tile.
 
-use crate::block_range::BlockRange;
+use crate::block_range::{BlockRange, div_ceil, min};
 
 /// The key tiles of one row tile: `begin..end`, of which `unmasked_begin..unmasked_end` need no mask at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,11 +64,6 @@ pub const fn key_range(window: Window, tile_m: u32, tile_n: u32, first_row: u32,
 }
 
 #[inline(always)]
-const fn min(a: u32, b: u32) -> u32 {
-    if a < b { a } else { b }
-}
-
-#[inline(always)]
 const fn max(a: u32, b: u32) -> u32 {
     if a > b { a } else { b }
 }
@@ -82,12 +77,6 @@ const fn clamp(keys: i64, seqlen_k: u32) -> u32 {
     } else {
         keys as u32
     }
-}
-
-#[inline(always)]
-#[allow(clippy::manual_div_ceil)] // A shift for a constant power of two, where `u32::div_ceil` has a remainder to look at.
-const fn div_ceil(a: u32, b: u32) -> u32 {
-    (a + b - 1) / b
 }
 
 #[cfg(test)]

@@ -118,12 +118,6 @@ impl FeatureParams {
 impl Lengths {
     /// All rows of every batch entry.
     pub const ALL: Self = Self { cu_seqlens: 0, seqused: 0, rows: 0, reserved: 0 };
-
-    /// Whether the map is a ragged one.
-    #[inline(always)]
-    pub const fn is_ragged(&self) -> bool {
-        self.cu_seqlens != 0 || self.seqused != 0
-    }
 }
 
 /// A tensor `[batch, seqlen, num_heads, head_dim]` that is read or written by ordinary instructions; strides in bytes, multiples of 16.

@@ -58,7 +58,9 @@ fn features_of_a_packed_problem() {
 fn features_without_lengths() {
     let plan = Arguments::new().with(|a| a.arrays.sinks = array(SINKS, 6)).accepted();
     let features = plan.features.unwrap();
-    assert!(!features.q.is_ragged() && !features.k.is_ragged());
+    for lengths in [features.q, features.k] {
+        assert_eq!((lengths.cu_seqlens, lengths.seqused), (0, 0));
+    }
     assert_eq!((features.batch, features.batch_rows, features.q.rows, features.k.rows), (2, [0; 4], 300, 500));
     assert_eq!(plan.maps[..3], Arguments::new().accepted().maps[..3]);
 }
