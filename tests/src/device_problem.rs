@@ -88,6 +88,48 @@ pub(crate) fn per_head(numbers: &PerHead) -> Result<(raw::Arrays, Vec<Numbers>),
     Ok((arrays, memory))
 }
 
+/// O and the log-sum-exp in device memory, poisoned until they are written.
+#[derive(Debug)]
+pub(crate) struct OutputMemory {
+    pub o: Guarded,
+    pub lse: Option<Guarded>,
+    lse_len: usize,
+}
+
+impl OutputMemory {
+    /// For the case's O in `layout`, and as many numbers of the log-sum-exp if the case asks for it.
+    pub fn new(case: &Case, layout: &Layout, lse_len: usize) -> Result<Self, Failure> {
+        let o = Guarded::new(2 * span(layout)?, 2 * case.o.offset)?;
+        let lse = if case.lse { Some(Guarded::new(4 * lse_len, 4 * (case.seed % 8) as usize)?) } else { None };
+        Ok(Self { o, lse, lse_len })
+    }
+
+    /// Where the library finds the log-sum-exp.
+    pub fn raw_lse(&self) -> Option<raw::Lse> {
+        self.lse.as_ref().map(|memory| raw::Lse { address: memory.address(), len: self.lse_len })
+    }
+
+    /// Poisons both once more.
+    pub fn poison(&self) -> Result<(), Failure> {
+        self.o.poison()?;
+        self.lse.as_ref().map_or(Ok(()), Guarded::poison)
+    }
+
+    /// Fails unless all is still poison: nothing ran.
+    pub fn check_untouched(&self) -> Result<(), Failure> {
+        let o: Vec<u16> = self.o.read()?;
+        let lse: Vec<u16> = self.lse.as_ref().map_or(Ok(Vec::new()), Guarded::read)?;
+        ensure!(o.iter().chain(&lse).all(|&bits| bits == POISON), "something was written although the call was refused");
+        Ok(())
+    }
+
+    /// Fails if a guard was written to.
+    pub fn check_guards(&self) -> Result<(), Failure> {
+        self.o.check_guards("o")?;
+        self.lse.as_ref().map_or(Ok(()), |memory| memory.check_guards("lse"))
+    }
+}
+
 /// A case in device memory.
 #[derive(Debug)]
 pub struct DeviceProblem<T> {
@@ -108,8 +150,7 @@ pub struct DeviceProblem<T> {
     pub arrays: raw::Arrays,
     numbers: Vec<Numbers>,
     inputs: Vec<Stored<T>>,
-    o_memory: Guarded,
-    lse_memory: Option<Guarded>,
+    output: OutputMemory,
 }
 
 impl<T: TestElement> DeviceProblem<T> {
@@ -117,23 +158,20 @@ impl<T: TestElement> DeviceProblem<T> {
     pub fn new(case: &Case, inputs: &Inputs<T>) -> Result<Self, Failure> {
         let (stored, [q, k, v]) = if case.packed { packed(case, inputs)? } else { separate(case, inputs)? };
         let o_layout = case.o.layout(case.o_shape());
-        let o_memory = Guarded::new(2 * span(&o_layout)?, 2 * case.o.offset)?;
-        let rows = case.batch * case.num_heads * case.seqlen_q;
-        let lse_memory = if case.lse { Some(Guarded::new(4 * rows, 4 * (case.seed % 8) as usize)?) } else { None };
+        let output = OutputMemory::new(case, &o_layout, case.batch * case.num_heads * case.seqlen_q)?;
         let (arrays, numbers) = per_head(&case.per_head())?;
         Ok(Self {
             case: case.clone(),
             q,
             k,
             v,
-            o: tensor::<T>(o_memory.address(), o_layout),
-            lse: lse_memory.as_ref().map(|memory| raw::Lse { address: memory.address(), len: rows }),
+            o: tensor::<T>(output.o.address(), o_layout),
+            lse: output.raw_lse(),
             options: case.options(),
             arrays,
             numbers,
             inputs: stored,
-            o_memory,
-            lse_memory,
+            output,
         })
     }
 
@@ -154,13 +192,12 @@ impl<T: TestElement> DeviceProblem<T> {
 
     /// Poisons the output once more.
     pub fn poison_output(&self) -> Result<(), Failure> {
-        self.o_memory.poison()?;
-        self.lse_memory.as_ref().map_or(Ok(()), Guarded::poison)
+        self.output.poison()
     }
 
     /// Reads the output; fails if an element was not written, or one that is not part of it was.
     pub fn output(&self) -> Result<Output<T>, Failure> {
-        let mut image: Vec<u16> = self.o_memory.read()?;
+        let mut image: Vec<u16> = self.output.o.read()?;
         let shape = self.case.o_shape();
         let head_dim = shape[3];
         let mut o = Vec::with_capacity(shape.iter().product());
@@ -173,7 +210,7 @@ impl<T: TestElement> DeviceProblem<T> {
         }
         let stray = image.iter().position(|&bits| bits != POISON);
         ensure!(stray.is_none(), "a gap of O was written to, {stray:?} elements from its start");
-        let lse = self.lse_memory.as_ref().map(Guarded::read::<f32>).transpose()?;
+        let lse = self.output.lse.as_ref().map(Guarded::read::<f32>).transpose()?;
         let poison = u32::from(POISON) << 16 | u32::from(POISON);
         let missing = lse.as_ref().and_then(|lse| lse.iter().position(|value| value.to_bits() == poison));
         ensure!(missing.is_none(), "LSE was not written, row {missing:?} (of batch * heads * seqlen)");
@@ -182,9 +219,7 @@ impl<T: TestElement> DeviceProblem<T> {
 
     /// Fails unless the output is still poison: nothing ran.
     pub fn check_untouched(&self) -> Result<(), Failure> {
-        let o: Vec<u16> = self.o_memory.read()?;
-        let lse: Vec<u16> = self.lse_memory.as_ref().map_or(Ok(Vec::new()), Guarded::read)?;
-        ensure!(o.iter().chain(&lse).all(|&bits| bits == POISON), "something was written although the call was refused");
+        self.output.check_untouched()?;
         self.check_surroundings()
     }
 
@@ -192,8 +227,7 @@ impl<T: TestElement> DeviceProblem<T> {
     pub fn check_surroundings(&self) -> Result<(), Failure> {
         self.inputs.iter().try_for_each(Stored::check_unchanged)?;
         self.numbers.iter().try_for_each(Stored::check_unchanged)?;
-        self.o_memory.check_guards("o")?;
-        self.lse_memory.as_ref().map_or(Ok(()), |memory| memory.check_guards("lse"))
+        self.output.check_guards()
     }
 }
 

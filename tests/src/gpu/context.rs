@@ -1,11 +1,12 @@
 //! Devices and contexts.
 
-use super::{Handle, check, driver};
+use super::{Handle, Stream, check, driver};
 use crate::Failure;
 use hopper_attention_driver::{CUcontext, CUdevice, CUdevice_attribute, CUresult};
 use std::ffi::{CStr, c_int};
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A device that can run the kernels, with its primary context.
 #[derive(Debug)]
@@ -77,6 +78,29 @@ impl Gpu {
     pub fn make_current(&self) -> Result<(), Failure> {
         // SAFETY: the primary context is kept until the process ends.
         check("cuCtxSetCurrent", unsafe { driver()?.cuCtxSetCurrent(self.primary.0) })
+    }
+
+    /// Does `foreground`, and meanwhile `background`, on a stream of another thread, again and again.
+    pub fn beside(
+        &self,
+        foreground: impl FnOnce() -> Result<(), Failure>,
+        background: impl Fn(&Stream) -> Result<(), Failure> + Sync,
+    ) -> Result<(), Failure> {
+        let done = AtomicBool::new(false);
+        let again_and_again = || {
+            self.make_current()?;
+            let stream = Stream::new()?;
+            while !done.load(Ordering::Relaxed) {
+                background(&stream)?;
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let background = scope.spawn(again_and_again);
+            let outcome = foreground();
+            done.store(true, Ordering::Relaxed);
+            outcome.and(background.join().unwrap_or_else(|_| Err("a thread panicked".into())))
+        })
     }
 
     /// A new context on this device, current on this thread until it is dropped.

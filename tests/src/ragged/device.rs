@@ -2,7 +2,7 @@
 
 use super::{Places, Ragged};
 use crate::case::TestElement;
-use crate::device_problem::{Numbers, Output, Stored, per_head, span, tensor};
+use crate::device_problem::{Numbers, Output, OutputMemory, Stored, per_head, span, tensor};
 use crate::gpu::{Guarded, POISON, Stream};
 use crate::placement::Placement;
 use crate::values::Inputs;
@@ -37,8 +37,7 @@ pub struct RaggedProblem<T> {
     stored: Vec<Stored<T>>,
     per_head: Vec<Numbers>,
     lengths: Vec<Numbers>,
-    o_memory: Guarded,
-    lse_memory: Option<Guarded>,
+    output: OutputMemory,
 }
 
 impl<T: TestElement> RaggedProblem<T> {
@@ -57,9 +56,7 @@ impl<T: TestElement> RaggedProblem<T> {
         let places = ragged.q_places();
         let [entries, rows] = places.extents;
         let o_layout = ragged.case.o.layout([entries, rows, heads, ragged.case.o_head_dim()]);
-        let o_memory = Guarded::new(2 * span(&o_layout)?, 2 * ragged.case.o.offset)?;
-        let lse_len = entries * heads * rows;
-        let lse_memory = if ragged.case.lse { Some(Guarded::new(4 * lse_len, 4 * (ragged.case.seed % 8) as usize)?) } else { None };
+        let output = OutputMemory::new(&ragged.case, &o_layout, entries * heads * rows)?;
         let (mut arrays, per_head) = per_head(&ragged.case.per_head())?;
         let lengths = store_lengths(&places, &ragged.k_places(), &mut arrays)?;
         Ok(Self {
@@ -68,15 +65,14 @@ impl<T: TestElement> RaggedProblem<T> {
             q,
             k,
             v,
-            o: tensor::<T>(o_memory.address(), o_layout),
-            lse: lse_memory.as_ref().map(|memory| raw::Lse { address: memory.address(), len: lse_len }),
+            o: tensor::<T>(output.o.address(), o_layout),
+            lse: output.raw_lse(),
             options: ragged.case.options(),
             arrays,
             stored,
             per_head,
             lengths,
-            o_memory,
-            lse_memory,
+            output,
         })
     }
 
@@ -120,13 +116,12 @@ impl<T: TestElement> RaggedProblem<T> {
 
     /// Poisons the output once more.
     pub fn poison_output(&self) -> Result<(), Failure> {
-        self.o_memory.poison()?;
-        self.lse_memory.as_ref().map_or(Ok(()), Guarded::poison)
+        self.output.poison()
     }
 
     /// Reads the output of each sequence; fails if an element was not written, or one that is not part of it was.
     pub fn outputs(&self) -> Result<Vec<Output<T>>, Failure> {
-        let (mut o, mut lse) = (self.o_memory.read::<u16>()?, self.lse_memory.as_ref().map(Guarded::read::<u32>).transpose()?);
+        let (mut o, mut lse) = (self.output.o.read::<u16>()?, self.output.lse.as_ref().map(Guarded::read::<u32>).transpose()?);
         let places = self.ragged.q_places();
         let mut outputs = Vec::new();
         for (index, (&(entry, start), &len)) in places.starts.iter().zip(&places.lengths).enumerate() {
@@ -174,7 +169,7 @@ impl<T: TestElement> RaggedProblem<T> {
 
     /// Fails if O was written to between its rows, whichever of them were written.
     pub fn check_gaps(&self) -> Result<(), Failure> {
-        let mut image: Vec<u16> = self.o_memory.read()?;
+        let mut image: Vec<u16> = self.output.o.read()?;
         let [_, _, _, head_dim_v] = self.o.layout.shape;
         for start in crate::placement::row_starts(&self.o.layout, self.o.layout.shape) {
             image[start..start + head_dim_v].fill(POISON);
@@ -186,9 +181,7 @@ impl<T: TestElement> RaggedProblem<T> {
 
     /// Fails unless the output is still poison: nothing ran.
     pub fn check_untouched(&self) -> Result<(), Failure> {
-        let o: Vec<u16> = self.o_memory.read()?;
-        let lse: Vec<u16> = self.lse_memory.as_ref().map_or(Ok(Vec::new()), Guarded::read)?;
-        ensure!(o.iter().chain(&lse).all(|&bits| bits == POISON), "something was written although the call was refused");
+        self.output.check_untouched()?;
         self.check_surroundings()
     }
 
@@ -196,8 +189,7 @@ impl<T: TestElement> RaggedProblem<T> {
     pub fn check_surroundings(&self) -> Result<(), Failure> {
         self.stored.iter().try_for_each(Stored::check_unchanged)?;
         self.per_head.iter().chain(&self.lengths).try_for_each(Stored::check_unchanged)?;
-        self.o_memory.check_guards("o")?;
-        self.lse_memory.as_ref().map_or(Ok(()), |memory| memory.check_guards("lse"))
+        self.output.check_guards()
     }
 }
 

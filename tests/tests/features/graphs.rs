@@ -5,7 +5,6 @@ use hopper_attention_tests::gpu::{Gpu, Stream};
 use hopper_attention_tests::{
     Case, DeviceTest, ElementType, Failure, Needs, Profile, Ragged, RaggedProblem, Score, Side, Sinks, random_bits,
 };
-use std::sync::atomic::{AtomicBool, Ordering};
 
 pub fn tests() -> Vec<DeviceTest> {
     let mut tests = Vec::new();
@@ -50,8 +49,8 @@ fn replays(gpu: &'static Gpu, case: &Case, side: Side) -> Result<(), Failure> {
     eager.run_and_judge(&Stream::new()?)?;
     let origin = Stream::new()?;
     let graph = origin.capture(|| captured.enqueue(&origin))?;
-    let (stream, done) = (Stream::new()?, AtomicBool::new(false));
-    let mut replay = || {
+    let stream = Stream::new()?;
+    let replay = || {
         for round in 0..Profile::get().pick(10, 3) {
             captured.replace(&of_round(round), of_round(round).draw())?;
             // SAFETY: the graph works on the memory of `captured`, which outlives it, and is in flight once.
@@ -61,18 +60,5 @@ fn replays(gpu: &'static Gpu, case: &Case, side: Side) -> Result<(), Failure> {
         }
         Ok(())
     };
-    let launch_eagerly = || {
-        gpu.make_current()?;
-        let stream = Stream::new()?;
-        while !done.load(Ordering::Relaxed) {
-            eager.run(&stream)?;
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let eagerly = scope.spawn(launch_eagerly);
-        let replayed = replay();
-        done.store(true, Ordering::Relaxed);
-        replayed.and(eagerly.join().unwrap_or_else(|_| Err("a thread panicked".into())))
-    })
+    gpu.beside(replay, |stream| eager.run(stream).map(drop))
 }

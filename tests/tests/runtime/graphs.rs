@@ -6,7 +6,6 @@ use hopper_attention::{DType, raw};
 use hopper_attention_kernels::config::FORWARD;
 use hopper_attention_tests::gpu::{Gpu, Graph, Stream};
 use hopper_attention_tests::{Case, DeviceProblem, DeviceTest, ElementType, Failure, Inputs, Needs, Profile, check_output, ensure};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 pub fn tests() -> Vec<DeviceTest> {
     vec![
@@ -48,7 +47,7 @@ fn beside_eager(gpu: &'static Gpu) -> Result<(), Failure> {
     for (captured, eager) in [(small(1), small(2)), (large(3), large(4))] {
         let (captured, eager) = (Job::new(&captured)?, Job::new(&eager)?);
         let graph = capture(&captured, &Stream::new()?)?;
-        let (stream, done) = (Stream::new()?, AtomicBool::new(false));
+        let stream = Stream::new()?;
         let replay = || {
             for turn in 0..Profile::get().pick(1000, 3) {
                 launch(&graph, &stream)?;
@@ -59,22 +58,11 @@ fn beside_eager(gpu: &'static Gpu) -> Result<(), Failure> {
             captured.check(&stream)?;
             captured.check_surroundings()
         };
-        let launch_eagerly = || {
-            gpu.make_current()?;
-            let stream = Stream::new()?;
-            while !done.load(Ordering::Relaxed) {
-                for _ in 0..Profile::get().pick(20, 1) {
-                    eager.enqueue(&stream)?;
-                }
-                eager.check(&stream)?;
+        gpu.beside(replay, |stream| {
+            for _ in 0..Profile::get().pick(20, 1) {
+                eager.enqueue(stream)?;
             }
-            Ok(())
-        };
-        std::thread::scope(|scope| {
-            let eagerly = scope.spawn(launch_eagerly);
-            let replayed = replay();
-            done.store(true, Ordering::Relaxed);
-            replayed.and(eagerly.join().unwrap_or_else(|_| Err("a thread panicked".into())))
+            eager.check(stream)
         })?;
     }
     Ok(())
