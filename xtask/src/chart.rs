@@ -104,7 +104,10 @@ fn read_cell(cell: &Value, results: &[Value]) -> Result<Cell> {
     let word = |name: &str| cell[name].as_str().map(str::to_owned).with_context(|| format!("a cell without `{name}`: {cell}"));
     let number = |name: &str| cell[name].as_u64().with_context(|| format!("a cell without `{name}`: {cell}"));
     let (seqlen, heads, head_dim) = (number("seqlen_k")?, number("num_heads")?, number("head_dim")?);
-    let in_grid = number("seqlen_q")? == seqlen
+    let name = word("cell")?;
+    // A grid's cells are named by head_dim, mask, length and dtype; a further word asks for something else.
+    let in_grid = name.split(',').count() == 4
+        && number("seqlen_q")? == seqlen
         && number("num_heads_k")? == heads
         && word("layout")? == "bshd"
         && number("batch")? * seqlen == 16384
@@ -115,7 +118,7 @@ fn read_cell(cell: &Value, results: &[Value]) -> Result<Cell> {
         head_dim,
         causal: cell["causal"] == true,
         seqlen,
-        name: word("cell")?,
+        name,
         in_grid,
         figures: figures.collect(),
     })
@@ -262,11 +265,14 @@ mod tests {
     fn grid_and_list() {
         let results = json!([{"contestant": "fa2", "kind": "peer", "tflops": 300.0}, {"contestant": "ours<1>", "kind": "ours", "tflops": 650.0},
                              {"contestant": "fa3", "kind": "peer", "error": "not offered"}]);
-        let document =
-            document(vec![cell("d128,full,4k,bf16", 4096, 16, results.clone()), cell("d128,full,4k,bf16,kv8", 4096, 8, results)]);
+        let document = document(vec![
+            cell("d128,full,4k,bf16", 4096, 16, results.clone()),
+            cell("d128,full,4k,bf16,kv8", 4096, 8, results.clone()),
+            cell("d128,full,4k,bf16,cap30", 4096, 16, results),
+        ]);
         let recording = read(&document).unwrap();
         assert_eq!(recording.names, ["ours<1>", "fa2"]);
-        assert_eq!(recording.cells.iter().map(|cell| cell.in_grid).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(recording.cells.iter().map(|cell| cell.in_grid).collect::<Vec<_>>(), [true, false, false]);
         let svg = draw(&document).unwrap();
         for part in ["head_dim 128, full", "ours&lt;1&gt;, d128,full,4k,bf16: 650", "d128,full,4k,bf16,kv8</text>", ": 713<", ">4k<"] {
             assert!(svg.contains(part), "{part} is not in {svg}");
