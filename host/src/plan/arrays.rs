@@ -1,5 +1,9 @@
 //! Arrays of 4-byte numbers that a kernel reads.
 
+use std::fmt::Display;
+
+use hopper_attention_driver::CUdeviceptr;
+
 use super::Region;
 use crate::Error;
 use crate::raw::{Array, Arrays};
@@ -32,11 +36,15 @@ pub(crate) fn regions(arrays: &Arrays) -> Result<Regions, Error> {
 }
 
 /// What is read of an array, which is not empty; `name` is what errors call it.
-pub(crate) fn region(name: &str, array: Array) -> Result<Region, Error> {
-    if !array.address.is_multiple_of(4) || array.address == 0 {
-        return Err(Error::invalid(format!("{name}.address"), format!("{:#x}", array.address), "a multiple of 4 bytes, and not null"));
+pub(crate) fn region(name: &str, Array { address, len }: Array) -> Result<Region, Error> {
+    words(&name, address, len as u64, len)
+}
+
+/// The memory of `count` 4-byte numbers from `address` on, of an array which is `len` long; `name` is what errors call it.
+pub(crate) fn words(name: &dyn Display, address: CUdeviceptr, count: u64, len: usize) -> Result<Region, Error> {
+    if !address.is_multiple_of(4) || address == 0 {
+        return Err(Error::invalid(format!("{name}.address"), format!("{address:#x}"), "a multiple of 4 bytes, and not null"));
     }
-    let region = (array.len as u64).checked_mul(4).and_then(|bytes| Region::contiguous(array.address, bytes));
-    region
-        .ok_or_else(|| Error::invalid(format!("{name}.len"), array.len, format!("within the address space, from {:#x} on", array.address)))
+    let region = count.checked_mul(4).and_then(|bytes| Region::contiguous(address, bytes));
+    region.ok_or_else(|| Error::invalid(format!("{name}.len"), len, format!("within the address space, from {address:#x} on")))
 }

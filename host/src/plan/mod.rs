@@ -254,11 +254,7 @@ fn lse_region(name: &dyn Display, lse: Lse, rows: u64) -> Result<Region, Error> 
     if (lse.len as u64) < rows {
         return Err(Error::invalid(format!("{name}.len"), lse.len, format!("at least {rows}, one for each query of each head")));
     }
-    if !lse.address.is_multiple_of(4) || lse.address == 0 {
-        return Err(Error::invalid(format!("{name}.address"), format!("{:#x}", lse.address), "a multiple of 4 bytes, and not null"));
-    }
-    let region = rows.checked_mul(4).and_then(|bytes| Region::contiguous(lse.address, bytes));
-    region.ok_or_else(|| Error::invalid(format!("{name}.len"), lse.len, format!("within the address space, from {:#x} on", lse.address)))
+    arrays::words(name, lse.address, rows, lse.len)
 }
 
 /// No two rows of O may share memory, and neither O nor LSE may lie in any other tensor, or in an array.
