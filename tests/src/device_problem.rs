@@ -1,5 +1,6 @@
 //! A case in device memory: guarded, poisoned where nothing may be written, ready to be launched any number of times.
 
+use crate::call::Call;
 use crate::case::{Case, TestElement};
 use crate::features::PerHead;
 use crate::gpu::{Guarded, POISON, Stream};
@@ -134,20 +135,8 @@ impl OutputMemory {
 #[derive(Debug)]
 pub struct DeviceProblem<T> {
     case: Case,
-    /// Queries.
-    pub q: raw::Tensor4,
-    /// Keys.
-    pub k: raw::Tensor4,
-    /// Values.
-    pub v: raw::Tensor4,
-    /// Output.
-    pub o: raw::Tensor4,
-    /// Log-sum-exp.
-    pub lse: Option<raw::Lse>,
-    /// What is computed.
-    pub options: raw::Options,
-    /// Sinks and slopes.
-    pub arrays: raw::Arrays,
+    /// The arguments of the call.
+    pub call: Call,
     numbers: Vec<Numbers>,
     inputs: Vec<Stored<T>>,
     output: OutputMemory,
@@ -162,13 +151,7 @@ impl<T: TestElement> DeviceProblem<T> {
         let (arrays, numbers) = per_head(&case.per_head())?;
         Ok(Self {
             case: case.clone(),
-            q,
-            k,
-            v,
-            o: tensor::<T>(output.o.address(), o_layout),
-            lse: output.raw_lse(),
-            options: case.options(),
-            arrays,
+            call: Call { q, k, v, o: tensor::<T>(output.o.address(), o_layout), lse: output.raw_lse(), options: case.options(), arrays },
             numbers,
             inputs: stored,
             output,
@@ -179,7 +162,7 @@ impl<T: TestElement> DeviceProblem<T> {
     pub fn enqueue(&self, stream: &Stream) -> Result<(), Failure> {
         // SAFETY: the tensors lie in memory of this value, which frees it no sooner than the device is done with it (cuMemFree waits); a
         // value's output is read after the stream has been waited for only.
-        unsafe { raw::forward_with(&self.q, &self.k, &self.v, &self.o, self.lse, &self.options, &self.arrays, stream.raw()) }?;
+        unsafe { self.call.enqueue(stream) }?;
         Ok(())
     }
 
@@ -201,7 +184,7 @@ impl<T: TestElement> DeviceProblem<T> {
         let shape = self.case.o_shape();
         let head_dim = shape[3];
         let mut o = Vec::with_capacity(shape.iter().product());
-        for (row, start) in row_starts(&self.o.layout, shape).enumerate() {
+        for (row, start) in row_starts(&self.call.o.layout, shape).enumerate() {
             let written = &mut image[start..start + head_dim];
             let missing = written.iter().position(|&bits| bits == POISON);
             ensure!(missing.is_none(), "O was not written in row {row} (of batch * seqlen * heads), column {missing:?}");

@@ -5,6 +5,7 @@
 //! what no single call shows: streams, graphs, contexts, devices. [`Profile`] says how much of it runs.
 
 pub mod activations;
+mod call;
 mod case;
 mod device_problem;
 mod failure;
@@ -20,6 +21,7 @@ mod run;
 pub mod trials;
 mod values;
 
+pub use call::Call;
 pub use case::{Case, Edit, ElementType, Number, Operand, TestElement};
 pub use device_problem::{DeviceProblem, Output};
 pub use failure::Failure;
@@ -27,7 +29,7 @@ pub use features::{Features, PerHead, Score, Sinks};
 pub use placement::Placement;
 pub use profile::Profile;
 pub use ragged::{Places, Ragged, RaggedProblem, Side, check_ragged, check_ragged_on};
-pub use refusal::{Call, Refusal};
+pub use refusal::Refusal;
 pub use run::{check_case, check_cases, check_inputs, check_output, explain};
 pub use trials::{DeviceTest, Needs};
 pub use values::{Inputs, Values, random_bits};

@@ -1,27 +1,9 @@
 //! Calls that are refused: a right one, spoiled in one place.
 
+use crate::call::Call;
 use crate::gpu::Stream;
 use crate::{Failure, ensure};
-use hopper_attention::{Error, raw};
-
-/// The arguments of a call, to be spoiled.
-#[derive(Clone, Copy, Debug)]
-pub struct Call {
-    /// Queries.
-    pub q: raw::Tensor4,
-    /// Keys.
-    pub k: raw::Tensor4,
-    /// Values.
-    pub v: raw::Tensor4,
-    /// Output.
-    pub o: raw::Tensor4,
-    /// Log-sum-exp.
-    pub lse: Option<raw::Lse>,
-    /// What is computed.
-    pub options: raw::Options,
-    /// Lengths, sinks and slopes.
-    pub arrays: raw::Arrays,
-}
+use hopper_attention::Error;
 
 /// What spoils a right call, and what the library must say of it.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +33,7 @@ impl Refusal {
     pub fn check(&self, mut call: Call, stream: &Stream) -> Result<(), Failure> {
         (self.spoil)(&mut call);
         // SAFETY: the call is refused before anything is launched; that it is, is what is checked.
-        let answer = unsafe { raw::forward_with(&call.q, &call.k, &call.v, &call.o, call.lse, &call.options, &call.arrays, stream.raw()) };
+        let answer = unsafe { call.enqueue(stream) };
         let named = match &answer {
             Err(Error::Invalid { field, .. }) => !self.unsupported && field == self.field,
             Err(Error::Unsupported { field, .. }) => self.unsupported && field == self.field,

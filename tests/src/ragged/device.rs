@@ -1,6 +1,7 @@
 //! Ragged sequences in device memory.
 
 use super::{Places, Ragged};
+use crate::call::Call;
 use crate::case::TestElement;
 use crate::device_problem::{Numbers, Output, OutputMemory, Stored, per_head, span, tensor};
 use crate::gpu::{Guarded, POISON, Stream};
@@ -20,20 +21,8 @@ pub struct RaggedProblem<T> {
     pub ragged: Ragged,
     /// Q, K and V of each sequence.
     pub inputs: Vec<Inputs<T>>,
-    /// Queries.
-    pub q: raw::Tensor4,
-    /// Keys.
-    pub k: raw::Tensor4,
-    /// Values.
-    pub v: raw::Tensor4,
-    /// Output.
-    pub o: raw::Tensor4,
-    /// Log-sum-exp.
-    pub lse: Option<raw::Lse>,
-    /// What is computed.
-    pub options: raw::Options,
-    /// Lengths, sinks and slopes.
-    pub arrays: raw::Arrays,
+    /// The arguments of the call.
+    pub call: Call,
     stored: Vec<Stored<T>>,
     per_head: Vec<Numbers>,
     lengths: Vec<Numbers>,
@@ -62,13 +51,15 @@ impl<T: TestElement> RaggedProblem<T> {
         Ok(Self {
             ragged: ragged.clone(),
             inputs,
-            q,
-            k,
-            v,
-            o: tensor::<T>(output.o.address(), o_layout),
-            lse: output.raw_lse(),
-            options: ragged.case.options(),
-            arrays,
+            call: Call {
+                q,
+                k,
+                v,
+                o: tensor::<T>(output.o.address(), o_layout),
+                lse: output.raw_lse(),
+                options: ragged.case.options(),
+                arrays,
+            },
             stored,
             per_head,
             lengths,
@@ -103,7 +94,7 @@ impl<T: TestElement> RaggedProblem<T> {
     pub fn enqueue(&self, stream: &Stream) -> Result<(), Failure> {
         // SAFETY: all of it lies in memory of this value, which frees it no sooner than the device is done with it (cuMemFree waits); a
         // value's output is read after the stream has been waited for only. Whatever the lengths are, nothing beside it is accessed.
-        unsafe { raw::forward_with(&self.q, &self.k, &self.v, &self.o, self.lse, &self.options, &self.arrays, stream.raw()) }?;
+        unsafe { self.call.enqueue(stream) }?;
         Ok(())
     }
 
@@ -139,7 +130,7 @@ impl<T: TestElement> RaggedProblem<T> {
 
     /// The rows of one sequence, contiguous `[len, heads, head_dim_v]`, out of the image of O, which has poison there from now on.
     fn take_o(&self, image: &mut [u16], entry: usize, rows: std::ops::Range<usize>) -> Result<Vec<T>, Failure> {
-        let Layout { shape: [.., heads, head_dim_v], strides: [entry_stride, row_stride, head_stride] } = self.o.layout;
+        let Layout { shape: [.., heads, head_dim_v], strides: [entry_stride, row_stride, head_stride] } = self.call.o.layout;
         let mut o = Vec::new();
         for (row, head_idx) in rows.flat_map(|row| (0..heads).map(move |head_idx| (row, head_idx))) {
             let start = entry * entry_stride + row * row_stride + head_idx * head_stride;
@@ -154,7 +145,7 @@ impl<T: TestElement> RaggedProblem<T> {
 
     /// The log-sum-exp of one sequence, `[heads, len]`, likewise.
     fn take_lse(&self, image: &mut [u32], entry: usize, rows: std::ops::Range<usize>) -> Result<Vec<f32>, Failure> {
-        let [_, seqlen, heads, _] = self.o.layout.shape;
+        let [_, seqlen, heads, _] = self.call.o.layout.shape;
         let mut lse = Vec::new();
         for head_idx in 0..heads {
             for row in rows.clone() {
@@ -170,8 +161,8 @@ impl<T: TestElement> RaggedProblem<T> {
     /// Fails if O was written to between its rows, whichever of them were written.
     pub fn check_gaps(&self) -> Result<(), Failure> {
         let mut image: Vec<u16> = self.output.o.read()?;
-        let [_, _, _, head_dim_v] = self.o.layout.shape;
-        for start in crate::placement::row_starts(&self.o.layout, self.o.layout.shape) {
+        let [_, _, _, head_dim_v] = self.call.o.layout.shape;
+        for start in crate::placement::row_starts(&self.call.o.layout, self.call.o.layout.shape) {
             image[start..start + head_dim_v].fill(POISON);
         }
         let stray = image.iter().position(|&bits| bits != POISON);

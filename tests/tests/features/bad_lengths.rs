@@ -92,7 +92,8 @@ fn stays_within(ragged: &Ragged, names: &[&str], bad: &[i32], field: &str) -> Re
     let stream = Stream::new()?;
     let told = |failure: Failure| failure.during(format!("{bad:?} in {names:?} of {}", ragged.text()));
     // SAFETY: the arrays are live device memory.
-    let check = |problem: &RaggedProblem<bf16>| unsafe { raw::check_lengths(&problem.q, &problem.k, &problem.arrays, stream.raw()) };
+    let check =
+        |problem: &RaggedProblem<bf16>| unsafe { raw::check_lengths(&problem.call.q, &problem.call.k, &problem.call.arrays, stream.raw()) };
     check(&problem)?;
     for name in names {
         problem.write_lengths(name, bad)?;

@@ -44,17 +44,17 @@ fn merged(case: &Case, parts: &[Range<usize>]) -> Result<(), Failure> {
 fn merged_of<T: TestElement>(case: &Case, parts: &[Range<usize>]) -> Result<(), Failure> {
     let (inputs, stream) = (Inputs::<T>::draw(case), Stream::new()?);
     let problem = DeviceProblem::new(case, &inputs)?;
-    let [q, o] = [problem.q, problem.o];
-    let lse = problem.lse.ok_or("the log-sum-exp is asked for")?;
+    let [q, o] = [problem.call.q, problem.call.o];
+    let lse = problem.call.lse.ok_or("the log-sum-exp is asked for")?;
     let (mut memory, mut raw_parts) = (Vec::new(), Vec::new());
     for keys in parts {
         let part = (Guarded::new(2 * o.layout.elements().unwrap_or(0), 0)?, Guarded::new(4 * lse.len, 0)?);
         let part_o = raw::Tensor4 { address: part.0.address(), ..o };
         let part_lse = raw::Lse { address: part.1.address(), len: lse.len };
-        let (k, v) = (problem.k.slice(Dim::Seqlen, keys.clone())?, problem.v.slice(Dim::Seqlen, keys.clone())?);
+        let (k, v) = (problem.call.k.slice(Dim::Seqlen, keys.clone())?, problem.call.v.slice(Dim::Seqlen, keys.clone())?);
         // A part's last key stands so many keys before the last of all, at which the window is aligned.
         let behind = case.seqlen_k - keys.end;
-        let mut options = problem.options;
+        let mut options = problem.call.options;
         options.window_left = options.window_left.map(|left| left - behind);
         options.window_right = options.window_right.map(|right| right + behind);
         if options.causal {
@@ -67,7 +67,7 @@ fn merged_of<T: TestElement>(case: &Case, parts: &[Range<usize>]) -> Result<(), 
     }
     // SAFETY: as above; the stream has the parts computed first.
     unsafe {
-        match problem.arrays.sinks {
+        match problem.call.arrays.sinks {
             Some(sinks) => raw::combine_with_sinks(&raw_parts, &o, Some(lse), sinks, stream.raw())?,
             None => raw::combine(&raw_parts, &o, Some(lse), stream.raw())?,
         }

@@ -3,7 +3,7 @@
 use half::bf16;
 use hopper_attention::raw;
 use hopper_attention_tests::gpu::Stream;
-use hopper_attention_tests::{Call, Case, DeviceTest, ElementType, Failure, Ragged, RaggedProblem, Refusal, Side, Sinks};
+use hopper_attention_tests::{Case, DeviceTest, ElementType, Failure, Ragged, RaggedProblem, Refusal, Side, Sinks};
 
 pub fn tests() -> Vec<DeviceTest> {
     let test = |refusal: Refusal, packed| DeviceTest::new(format!("refusals::{}", refusal.name), move || refused(&refusal, packed));
@@ -126,8 +126,7 @@ fn refused(refusal: &Refusal, packed: bool) -> Result<(), Failure> {
     let side = Side { packed, spare: 2, margin: 1, capacity: 0 };
     let ragged = Ragged::new(case, &[(20, 30), (0, 7), (66, 65)]).sides(side, side);
     let (problem, stream) = (RaggedProblem::<bf16>::new(&ragged, ragged.draw())?, Stream::new()?);
-    let RaggedProblem { q, k, v, o, lse, options, arrays, .. } = problem;
-    refusal.check(Call { q, k, v, o, lse, options, arrays }, &stream)?;
+    refusal.check(problem.call, &stream)?;
     problem.check_untouched()?;
     // The refusal leaves nothing behind: the right call works.
     problem.run_and_judge(&stream)

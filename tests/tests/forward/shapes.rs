@@ -4,7 +4,7 @@ use crate::{Kernel, for_each_kernel};
 use hopper_attention::raw;
 use hopper_attention_tests::gpu::Stream;
 use hopper_attention_tests::{
-    Case, DeviceProblem, DeviceTest, ElementType, Failure, Inputs, Profile, check_case, check_cases, ensure, with_element,
+    Call, Case, DeviceProblem, DeviceTest, ElementType, Failure, Inputs, Profile, check_case, check_cases, ensure, with_element,
 };
 
 pub fn tests() -> Vec<DeviceTest> {
@@ -87,9 +87,10 @@ fn no_rows() -> Result<(), Failure> {
 
 fn without_addresses<T>(problem: &DeviceProblem<T>, stream: &Stream) -> Result<(), Failure> {
     let nowhere = |tensor: raw::Tensor4| raw::Tensor4 { address: 0, ..tensor };
-    let (q, k, v, o) = (nowhere(problem.q), nowhere(problem.k), nowhere(problem.v), nowhere(problem.o));
+    let Call { q, k, v, o, .. } = problem.call;
+    let call = Call { q: nowhere(q), k: nowhere(k), v: nowhere(v), o: nowhere(o), lse: None, ..problem.call };
     // SAFETY: tensors without elements describe no memory.
-    unsafe { raw::forward(&q, &k, &v, &o, None, &problem.options, stream.raw()) }?;
+    unsafe { call.enqueue(stream) }?;
     stream.wait(|| "a call without rows".to_string())
 }
 

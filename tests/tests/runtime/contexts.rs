@@ -78,16 +78,15 @@ fn in_turns(gpu: &'static Gpu) -> Result<(), Failure> {
     gpu.make_current()
 }
 
-fn call(job: &Job, options: &raw::Options, stream: &Stream) -> Result<(), Error> {
-    let problem = &job.problem;
+fn call(job: &Job, stream: &Stream) -> Result<(), Error> {
     // SAFETY: the memory is the job's; what is enqueued is waited for by the caller.
-    unsafe { raw::forward(&problem.q, &problem.k, &problem.v, &problem.o, problem.lse, options, stream.raw()) }
+    unsafe { job.problem.call.enqueue(stream) }
 }
 
 fn none_is_current(gpu: &'static Gpu) -> Result<(), Failure> {
     let job = Job::new(&small(1))?;
     no_current_context()?;
-    let refused = call(&job, &job.problem.options, &Stream::null());
+    let refused = call(&job, &Stream::null());
     let prepared = raw::prepare(64, hopper_attention::DType::F16, &raw::Options::new());
     gpu.make_current()?;
     ensure!(matches!(refused, Err(Error::NoContext)), "without a context: {refused:?}");
@@ -102,7 +101,7 @@ fn stream_of_another(gpu: &'static Gpu) -> Result<(), Failure> {
         let foreign = Stream::new()?;
         gpu.make_current()?;
         let job = Job::new(case)?;
-        let refused = call(&job, &job.problem.options, &foreign);
+        let refused = call(&job, &foreign);
         let named = matches!(&refused, Err(Error::Invalid { field, .. }) if field == "stream");
         ensure!(named, "a stream of another context: {refused:?}");
         job.problem.check_untouched()?;

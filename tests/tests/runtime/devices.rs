@@ -1,9 +1,9 @@
 //! Two devices of one host.
 
 use crate::job::{Job, large, small};
-use hopper_attention::{Error, raw};
+use hopper_attention::Error;
 use hopper_attention_tests::gpu::{Gpu, Stream};
-use hopper_attention_tests::{DeviceTest, Failure, Needs, Profile, ensure};
+use hopper_attention_tests::{Call, DeviceTest, Failure, Needs, Profile, ensure};
 
 pub fn tests() -> Vec<DeviceTest> {
     let test = |name, body: fn(&'static [Gpu]) -> Result<(), Failure>| DeviceTest::of_devices(name, Needs::TwoDevices, body);
@@ -74,10 +74,10 @@ fn memory_of_the_other(gpus: &'static [Gpu]) -> Result<(), Failure> {
     gpus[1].make_current()?;
     let job = Job::new(&small(3))?;
     let problem = &job.problem;
-    let options = problem.options.check_addresses(true);
+    let call = Call { options: problem.call.options.check_addresses(true), ..problem.call };
     gpus[0].make_current()?;
     // SAFETY: the call is refused; if it were not, the memory outlives the work, which `check_untouched` would wait for.
-    let refused = unsafe { raw::forward(&problem.q, &problem.k, &problem.v, &problem.o, problem.lse, &options, Stream::null().raw()) };
+    let refused = unsafe { call.enqueue(&Stream::null()) };
     let named = matches!(&refused, Err(Error::Invalid { field, .. }) if field == "q.address");
     ensure!(named, "memory of another device: {refused:?}");
     gpus[1].make_current()?;

@@ -81,8 +81,7 @@ fn refused(refusal: &Refusal) -> Result<(), Failure> {
     let case = Case { o: Placement { gaps: [64, 64, 0], ..Placement::BSHD }, ..case };
     let problem = DeviceProblem::<bf16>::new(&case, &Inputs::draw(&case))?;
     let stream = Stream::new()?;
-    let DeviceProblem { q, k, v, o, lse, options, arrays, .. } = problem;
-    refusal.check(Call { q, k, v, o, lse, options, arrays }, &stream)?;
+    refusal.check(problem.call, &stream)?;
     problem.check_untouched()?;
     // The refusal leaves nothing behind: the right call works.
     problem.run(&stream)?;

@@ -4,7 +4,7 @@ use crate::job::{Job, large, mixed, small};
 use half::bf16;
 use hopper_attention::raw;
 use hopper_attention_tests::gpu::{Gpu, Stream};
-use hopper_attention_tests::{Case, DeviceProblem, DeviceTest, ElementType, Failure, Inputs, Needs, Profile, ensure};
+use hopper_attention_tests::{Call, Case, DeviceProblem, DeviceTest, ElementType, Failure, Inputs, Needs, Profile, ensure};
 
 pub fn tests() -> Vec<DeviceTest> {
     vec![
@@ -79,13 +79,13 @@ fn ordered() -> Result<(), Failure> {
             link.poison_output()?;
         }
         for link in &links {
-            let q = previous.unwrap_or(link.q);
+            let q = previous.unwrap_or(link.call.q);
             // SAFETY: all memory belongs to `links`; the work is waited for below.
-            unsafe { raw::forward(&q, &link.k, &link.v, &link.o, link.lse, &link.options, stream.raw()) }?;
+            unsafe { Call { q, ..link.call }.enqueue(&stream) }?;
             if wait {
                 stream.wait(|| "a link of a chain".to_string())?;
             }
-            previous = Some(link.o);
+            previous = Some(link.call.o);
         }
         stream.wait(|| "a chain".to_string())?;
         Ok(links.last().map(DeviceProblem::output).transpose()?.map_or_else(Vec::new, |output| output.o))
