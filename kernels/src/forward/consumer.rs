@@ -17,7 +17,7 @@
 //! }
 //! ```
 //!
-//! A general kernel's rows may also see keys from a later one on: its steps are [`Consumer::steps_in_window`], and the tiles behind those that the
+//! A general kernel's rows may also see keys from a later one on: its steps are `Consumer::steps_in_window`, and the tiles behind those that the
 //! warpgroup sees are passed over like those before them.
 
 use super::score::{self, ScoreMod};
