@@ -198,6 +198,26 @@ pub const fn forward_config(head_dim: u32, causal: bool) -> Option<TileConfig> {
     smallest(&FORWARD, head_dim, causal)
 }
 
+/// The shape of a plain kernel of this native size.
+#[inline]
+pub const fn shape(head_dim: u32, causal: bool) -> TileConfig {
+    native(forward_config(head_dim, causal), head_dim)
+}
+
+/// The shape of a general kernel of this native size.
+#[inline]
+pub const fn general_shape(head_dim: u32) -> TileConfig {
+    native(general_config(head_dim), head_dim)
+}
+
+#[inline]
+const fn native(config: Option<TileConfig>, head_dim: u32) -> TileConfig {
+    match config {
+        Some(config) if config.head_dim == head_dim => config,
+        _ => panic!("head_dim is none of the native sizes in the table"),
+    }
+}
+
 const fn smallest(table: &[TileConfig], head_dim: u32, causal: bool) -> Option<TileConfig> {
     let mut i = 0;
     while i < table.len() {

@@ -25,6 +25,59 @@ impl From<BlockRange> for KeyRange {
     }
 }
 
+/// What some queries see of the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyBounds {
+    /// None of them sees a key before this one.
+    pub begin: u32,
+    /// Nor this one, or one behind it.
+    pub end: u32,
+    /// Each of them sees this key and those behind it,
+    pub whole_begin: u32,
+    /// before this one; there may be none.
+    pub whole_end: u32,
+}
+
+impl KeyBounds {
+    /// Nothing is known: each key may be seen, or not.
+    pub const UNKNOWN: Self = Self { begin: 0, end: u32::MAX, whole_begin: 0, whole_end: 0 };
+    /// No key is seen.
+    pub const NONE: Self = Self { begin: 0, end: 0, whole_begin: 0, whole_end: 0 };
+
+    /// What is seen under both.
+    #[inline(always)]
+    pub const fn and(self, other: Self) -> Self {
+        let (begin, end) = (max(self.begin, other.begin), min(self.end, other.end));
+        let (whole_begin, whole_end) = (max(self.whole_begin, other.whole_begin), min(self.whole_end, other.whole_end));
+        // Within what is seen at all, whatever the two say.
+        Self { begin, end, whole_begin: max(whole_begin, begin), whole_end: min(whole_end, end) }
+    }
+
+    /// The tiles of `tile_n` keys that are visited, and those that need no mask.
+    #[inline(always)]
+    pub const fn tiles(self, tile_n: u32) -> KeyRange {
+        if self.begin >= self.end {
+            return KeyRange::EMPTY;
+        }
+        let (begin, end) = (self.begin / tile_n, div_ceil(self.end, tile_n));
+        let unmasked_end = max(self.whole_end / tile_n, begin);
+        let unmasked_begin = min(div_ceil(self.whole_begin, tile_n), unmasked_end);
+        KeyRange { begin, end, unmasked_begin, unmasked_end }
+    }
+}
+
+impl KeyRange {
+    /// No key tile.
+    pub const EMPTY: Self = Self { begin: 0, end: 0, unmasked_begin: 0, unmasked_end: 0 };
+
+    /// Those that `other` visits as well.
+    #[inline(always)]
+    pub const fn within(self, other: Self) -> Self {
+        let (begin, end) = (max(self.begin, other.begin), min(self.end, other.end));
+        if begin >= end { Self::EMPTY } else { Self { begin, end, ..self } }
+    }
+}
+
 /// How far a query sees from its diagonal; [`crate::params::MAX_SEQLEN`] hides nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
@@ -41,6 +94,15 @@ impl Window {
         let diagonal = row as i64 + seqlen_k as i64 - seqlen_q as i64;
         (clamp(diagonal - self.left as i64, seqlen_k), clamp(diagonal + self.right as i64 + 1, seqlen_k))
     }
+
+    /// What the queries from `first_row` to `last_row` see. Both bounds rise with the row: the first row sees the earliest keys, the last one the
+    /// latest.
+    #[inline(always)]
+    pub const fn bounds(&self, first_row: u32, last_row: u32, seqlen_q: u32, seqlen_k: u32) -> KeyBounds {
+        let (begin, whole_end) = self.keys(first_row, seqlen_q, seqlen_k);
+        let (whole_begin, end) = self.keys(last_row, seqlen_q, seqlen_k);
+        KeyBounds { begin, end, whole_begin, whole_end }
+    }
 }
 
 /// The key tiles that rows `first_row..first_row + tile_m` visit, as far as there are such rows: none if `first_row >= seqlen_q`. Lengths and
@@ -48,19 +110,9 @@ impl Window {
 #[inline(always)]
 pub const fn key_range(window: Window, tile_m: u32, tile_n: u32, first_row: u32, seqlen_q: u32, seqlen_k: u32) -> KeyRange {
     if first_row >= seqlen_q {
-        return KeyRange { begin: 0, end: 0, unmasked_begin: 0, unmasked_end: 0 };
+        return KeyRange::EMPTY;
     }
-    let last_row = min(first_row + tile_m, seqlen_q) - 1;
-    // Both bounds rise with the row: the first row sees the earliest keys, the last one the latest.
-    let (first_key, seen_by_first) = window.keys(first_row, seqlen_q, seqlen_k);
-    let (last_begins, seen_by_last) = window.keys(last_row, seqlen_q, seqlen_k);
-    if first_key >= seen_by_last {
-        return KeyRange { begin: 0, end: 0, unmasked_begin: 0, unmasked_end: 0 };
-    }
-    let (begin, end) = (first_key / tile_n, div_ceil(seen_by_last, tile_n));
-    let unmasked_end = max(seen_by_first / tile_n, begin);
-    let unmasked_begin = min(div_ceil(last_begins, tile_n), unmasked_end);
-    KeyRange { begin, end, unmasked_begin, unmasked_end }
+    window.bounds(first_row, min(first_row + tile_m, seqlen_q) - 1, seqlen_q, seqlen_k).tiles(tile_n)
 }
 
 #[inline(always)]

@@ -12,6 +12,7 @@
 pub mod block_range;
 pub mod config;
 pub mod fast_divide;
+pub mod function;
 pub mod key_range;
 pub mod layout;
 pub mod params;
@@ -19,6 +20,8 @@ pub mod schedule;
 
 #[cfg(target_arch = "nvptx64")]
 pub mod combine;
+#[cfg(target_arch = "nvptx64")]
+mod define;
 #[cfg(target_arch = "nvptx64")]
 pub mod entry;
 #[cfg(target_arch = "nvptx64")]

@@ -172,3 +172,19 @@ pub struct CombineParams {
 
 /// The longest sequence, queries or keys: tile arithmetic is signed 32-bit, with room for one tile beyond the end.
 pub const MAX_SEQLEN: u32 = i32::MAX as u32 - 1024;
+
+/// Bytes of a kernel's own parameter, at most (`forward_kernel!`).
+pub const MAX_ARGS_BYTES: usize = 2048;
+
+/// The version of this crate: kernels of another one may take other parameters.
+pub const VERSION: [u32; 3] =
+    [number(env!("CARGO_PKG_VERSION_MAJOR")), number(env!("CARGO_PKG_VERSION_MINOR")), number(env!("CARGO_PKG_VERSION_PATCH"))];
+
+const fn number(digits: &str) -> u32 {
+    let (digits, mut value, mut i) = (digits.as_bytes(), 0, 0);
+    while i < digits.len() {
+        value = 10 * value + (digits[i] - b'0') as u32;
+        i += 1;
+    }
+    value
+}

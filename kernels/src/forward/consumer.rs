@@ -20,12 +20,13 @@
 //! A general kernel's rows may also see keys from a later one on: its steps are `Consumer::steps_in_window`, and the tiles behind those that the
 //! warpgroup sees are passed over like those before them.
 
-use super::score::{self, ScoreMod};
+use super::score;
 use super::sequence::RowTile;
 use super::softmax::Softmax;
 use super::tiles::TileReader;
 use super::{Cta, Kernel, epilogue, key_range, mask::mask, named_barrier};
 use crate::config::{KV_STAGES, WARPGROUP_ROWS, WARPGROUP_THREADS};
+use crate::function::{Head, MaskMod, ScoreMod};
 use crate::key_range::KeyRange;
 use crate::layout::descriptor::{self, SWIZZLE_ATOM_BYTES};
 use crate::layout::fragment;
@@ -37,7 +38,7 @@ use crate::ptx::{barrier, register, tma, warp};
 
 /// One math warpgroup, as each of its threads sees it.
 pub(super) struct Consumer<'a, K: Kernel, const Q_STAGES: u32> {
-    pub(super) cta: &'a Cta<'a>,
+    pub(super) cta: &'a Cta<'a, K::Args>,
     q_ring: Ring<Q_STAGES>,
     pub(super) warpgroup_idx: u32,
     pub(super) warp_in_group: u32,
@@ -63,7 +64,7 @@ pub(super) struct Work<K: Kernel> {
 
 impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     #[inline(always)]
-    pub(super) fn new(cta: &'a Cta<'a>, warpgroup_idx: u32, warp_in_group: u32, lane_idx: u32) -> Self {
+    pub(super) fn new(cta: &'a Cta<'a, K::Args>, warpgroup_idx: u32, warp_in_group: u32, lane_idx: u32) -> Self {
         Self {
             cta,
             q_ring: cta.q_ring(warpgroup_idx),
@@ -122,8 +123,8 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
             softmax: Softmax::EMPTY,
             acc_o: K::Output::ZERO,
             p: K::Scores::PACKED_ZERO,
-            // SAFETY: the features are as the launch promises.
-            score: unsafe { K::Score::of_head(self.cta.features, tile.head_idx::<K>()) },
+            // SAFETY: the arguments are as the launch promises.
+            score: unsafe { K::Score::of_head(self.cta.args, self.head(&tile)) },
         };
         // The CTA's key tiles, all of which come through the rings, and those that this warpgroup's rows see. Without a mask the two are
         // equal, but for warpgroups beyond the last row, which then compute what is never stored.
@@ -174,8 +175,20 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         let uniform = |word| if K::GENERAL { unsafe { warp::broadcast(word) } } else { word };
         let (seqlen_q, seqlen_k) = (uniform(tile.seqlen_q::<K>(self.cta)), uniform(tile.seqlen_k::<K>(self.cta)));
         let first_row = uniform(tile.first_row::<K>());
-        let visited = key_range::<K>(self.cta, first_row, K::TILE.tile_m, seqlen_q, seqlen_k);
-        (visited, key_range::<K>(self.cta, first_row + self.warpgroup_idx * WARPGROUP_ROWS, WARPGROUP_ROWS, seqlen_q, seqlen_k))
+        let visited = key_range::<K>(self.cta, tile, first_row, K::TILE.tile_m, seqlen_q, seqlen_k);
+        let own_row = first_row + self.warpgroup_idx * WARPGROUP_ROWS;
+        let own = key_range::<K>(self.cta, tile, own_row, WARPGROUP_ROWS, seqlen_q, seqlen_k);
+        if K::Mask::IS_OPEN {
+            return (visited, own);
+        }
+        // A mask function may have its bounds from memory, and may say more of few rows than of many.
+        let agreed = |range: KeyRange| KeyRange {
+            begin: uniform(range.begin),
+            end: uniform(range.end),
+            unmasked_begin: uniform(range.unmasked_begin),
+            unmasked_end: uniform(range.unmasked_end),
+        };
+        (agreed(visited), agreed(own.within(visited)))
     }
 
     /// First query row of the warpgroup; a general kernel has no register to keep it in.
@@ -258,7 +271,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
             self.cta.k_ring().consumer_release(self.k_state, self.lane_idx);
             self.k_state.advance();
             self.release_previous_q(is_first);
-            self.apply_score(work, &mut acc_s, n_block);
+            self.apply_score::<true>(work, &mut acc_s, n_block);
             mask::<K>(&mut acc_s, self.cta, &work.tile, n_block, self.row(work), self.lane_idx);
             work.softmax.begin::<K>(&acc_s, &mut work.p, self.cta.params.softmax_scale_log2);
         }
@@ -286,7 +299,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
             acc_s.pin();
             self.cta.k_ring().consumer_release(self.k_state, self.lane_idx);
             self.k_state.advance();
-            self.apply_score(work, &mut acc_s, n_block);
+            self.apply_score::<MASKED>(work, &mut acc_s, n_block);
             if MASKED {
                 mask::<K>(&mut acc_s, self.cta, &work.tile, n_block, self.row(work), self.lane_idx);
             }
@@ -317,12 +330,17 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         }
     }
 
+    /// What the score function is told of the tile's head: nothing, where it does not look.
+    #[inline(always)]
+    fn head(&self, tile: &RowTile) -> Head {
+        if K::GENERAL && K::Score::IS_IDENTITY { Head::ANY } else { tile.head::<K>(self.cta) }
+    }
+
     /// The score function, before any mask.
     #[inline(always)]
-    fn apply_score(&self, work: &Work<K>, acc_s: &mut K::Scores, n_block: u32) {
+    fn apply_score<const MASKED: bool>(&self, work: &Work<K>, acc_s: &mut K::Scores, n_block: u32) {
         if !K::Score::IS_IDENTITY {
-            let diagonal = (self.row(work) + work.tile.seqlen_k::<K>(self.cta)) as i32 - work.tile.seqlen_q::<K>(self.cta) as i32;
-            score::apply::<K>(self.cta, work.score, acc_s, n_block, diagonal, self.lane_idx);
+            score::apply::<K, MASKED>(self.cta, work.score, acc_s, &work.tile, n_block, self.row(work), self.lane_idx);
         }
     }
 

@@ -2,20 +2,22 @@
 //!
 //! ```text
 //! S_ij = -inf    where j >= seqlen_k, or causal and j > i + seqlen_k - seqlen_q
-//!                general: also where j lies outside of the window around i + seqlen_k - seqlen_q
+//!                general: also where j lies outside of the window around i + seqlen_k - seqlen_q, or the mask function hides it
 //! ```
 
+use super::score::Positions;
 use super::sequence::RowTile;
-use super::{Cta, Kernel};
-use crate::key_range::Window;
+use super::{Cta, Kernel, window};
+use crate::function::MaskMod;
 use crate::layout::fragment::{ROW_STEP, ROWS_PER_THREAD, column_of, first_column, row_of};
 use crate::ptx::wgmma::Accumulator;
 
 /// Masks the scores of key tile `n_block` in a thread whose first row is query row `row`.
 #[inline(always)]
-pub(super) fn mask<K: Kernel>(acc_s: &mut K::Scores, cta: &Cta, tile: &RowTile, n_block: u32, row: u32, lane_idx: u32) {
+pub(super) fn mask<K: Kernel>(acc_s: &mut K::Scores, cta: &Cta<K::Args>, tile: &RowTile, n_block: u32, row: u32, lane_idx: u32) {
     if K::GENERAL {
-        return mask_window::<K>(acc_s, cta, tile, n_block, row, lane_idx);
+        mask_window::<K>(acc_s, cta, tile, n_block, row, lane_idx);
+        return mask_by_function::<K>(acc_s, cta, tile, n_block, row, lane_idx);
     }
     let params = cta.params;
     // Columns from the thread's first one on that a row still sees; signed, since a row may see none of the tile.
@@ -35,8 +37,8 @@ pub(super) fn mask<K: Kernel>(acc_s: &mut K::Scores, cta: &Cta, tile: &RowTile, 
 
 /// The same under a window: a row sees the keys from one on and before another.
 #[inline(always)]
-fn mask_window<K: Kernel>(acc_s: &mut K::Scores, cta: &Cta, tile: &RowTile, n_block: u32, row: u32, lane_idx: u32) {
-    let window = Window { left: cta.features.window_left, right: cta.features.window_right };
+fn mask_window<K: Kernel>(acc_s: &mut K::Scores, cta: &Cta<K::Args>, tile: &RowTile, n_block: u32, row: u32, lane_idx: u32) {
+    let window = window::<K>(cta);
     let (seqlen_q, seqlen_k) = (tile.seqlen_q::<K>(cta), tile.seqlen_k::<K>(cta));
     let first_key = n_block * K::TILE.tile_n + first_column(lane_idx);
     // The first column that a row sees, and how many. Before the thread's first column the difference wraps round: a large number, like any
@@ -51,6 +53,20 @@ fn mask_window<K: Kernel>(acc_s: &mut K::Scores, cta: &Cta, tile: &RowTile, n_bl
     for i in 0..K::Scores::REGISTERS {
         let hidden = column_of(i).wrapping_sub(first[row_of(i)]) >= count[row_of(i)];
         acc_s[i] = if hidden { f32::NEG_INFINITY.to_bits() } else { acc_s[i] };
+    }
+}
+
+/// The mask function, for what the window lets through. (Within the window a key is one of the sequence.)
+#[inline(always)]
+fn mask_by_function<K: Kernel>(acc_s: &mut K::Scores, cta: &Cta<K::Args>, tile: &RowTile, n_block: u32, row: u32, lane_idx: u32) {
+    if K::Mask::IS_OPEN {
+        return;
+    }
+    // SAFETY: the arguments are as the launch promises.
+    let mask = unsafe { K::Mask::of_head(cta.args, tile.head::<K>(cta)) };
+    let positions = Positions::<true>::new::<K>(cta, tile, n_block, row, lane_idx);
+    for i in 0..K::Scores::REGISTERS {
+        acc_s[i] = if mask.sees(positions.of(i)) { acc_s[i] } else { f32::NEG_INFINITY.to_bits() };
     }
 }
 

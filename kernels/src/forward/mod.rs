@@ -27,15 +27,16 @@ pub mod sequence;
 pub mod softmax;
 pub mod tiles;
 
-use crate::block_range::block_range;
+use crate::block_range::{block_range, min};
 use crate::config::{DType, KV_STAGES, TileConfig, WARPGROUP_THREADS};
-use crate::key_range::{self, KeyRange, Window};
+use crate::function::{MaskMod, ScoreMod};
+use crate::key_range::{KeyRange, Window};
 use crate::layout::smem::{RANK_STAGES, SmemLayout};
 use crate::params::{FeatureParams, ForwardParams};
 use crate::pipeline::Ring;
 use crate::ptx::wgmma::Accumulator;
 use crate::ptx::{barrier, fence, memory, register, tma, warp};
-use score::ScoreMod;
+use sequence::RowTile;
 
 /// One kernel: its shape, and the types that follow from it.
 pub trait Kernel {
@@ -49,8 +50,12 @@ pub trait Kernel {
     type Output: Accumulator;
     /// Whether this is a general kernel, which reads [`FeatureParams`]: any window, ragged sequences, a score function, sinks.
     const GENERAL: bool = Self::TILE.general;
+    /// What the functions are told; the features, in the kernels that ship.
+    type Args: Copy;
     /// What becomes of a score before the softmax.
-    type Score: ScoreMod;
+    type Score: ScoreMod<Self::Args>;
+    /// What a general kernel hides, beside the window and the sequences' ends.
+    type Mask: MaskMod<Self::Args>;
     /// Checks at compile time that the types have the shape's sizes.
     const CONSISTENT: () = assert!(Self::Scores::COLUMNS == Self::TILE.tile_n && Self::Output::COLUMNS == Self::TILE.head_dim);
 }
@@ -79,15 +84,17 @@ mod named_barrier {
 
 /// What every role knows.
 #[derive(Clone, Copy)]
-struct Cta<'a> {
+struct Cta<'a, Args> {
     maps: TensorMaps,
     params: &'a ForwardParams,
     /// Read by general kernels only.
     features: &'a FeatureParams,
+    /// For the functions.
+    args: &'a Args,
     smem: SmemLayout,
 }
 
-impl Cta<'_> {
+impl<Args> Cta<'_, Args> {
     /// The ring of one warpgroup's Q.
     #[inline(always)]
     fn q_ring<const STAGES: u32>(&self, warpgroup_idx: u32) -> Ring<STAGES> {
@@ -110,32 +117,47 @@ impl Cta<'_> {
     }
 }
 
-/// The key tiles that `rows` query rows from `first_row` on visit.
+/// The window of a general kernel.
 #[inline(always)]
-fn key_range<K: Kernel>(cta: &Cta, first_row: u32, rows: u32, seqlen_q: u32, seqlen_k: u32) -> KeyRange {
-    if K::GENERAL {
-        let window = Window { left: cta.features.window_left, right: cta.features.window_right };
-        key_range::key_range(window, rows, K::TILE.tile_n, first_row, seqlen_q, seqlen_k)
-    } else {
-        block_range(K::TILE.causal, rows, K::TILE.tile_n, first_row, seqlen_q, seqlen_k).into()
+fn window<K: Kernel>(cta: &Cta<K::Args>) -> Window {
+    Window { left: cta.features.window_left, right: cta.features.window_right }
+}
+
+/// The key tiles that `rows` query rows of `tile` from `first_row` on visit.
+#[inline(always)]
+fn key_range<K: Kernel>(cta: &Cta<K::Args>, tile: &RowTile, first_row: u32, rows: u32, seqlen_q: u32, seqlen_k: u32) -> KeyRange {
+    if !K::GENERAL {
+        return block_range(K::TILE.causal, rows, K::TILE.tile_n, first_row, seqlen_q, seqlen_k).into();
     }
+    if first_row >= seqlen_q {
+        return KeyRange::EMPTY;
+    }
+    let last_row = min(first_row + rows, seqlen_q) - 1;
+    let mut bounds = window::<K>(cta).bounds(first_row, last_row, seqlen_q, seqlen_k);
+    if !K::Mask::IS_OPEN && bounds.begin < bounds.end {
+        // SAFETY: the arguments are as the launch promises.
+        let mask = unsafe { K::Mask::of_head(cta.args, tile.head::<K>(cta)) };
+        bounds = bounds.and(mask.bounds(first_row, last_row));
+    }
+    bounds.tiles(K::TILE.tile_n)
 }
 
 /// The whole kernel.
 ///
 /// # Safety
 /// By all threads of a grid of at most as many CTAs as there are tiles, of `TILE.threads()` threads and `TILE.smem_bytes()` of dynamic shared
-/// memory each; the maps and `params` are as [`ForwardParams`] describes them.
+/// memory each; the maps and `params` are as [`ForwardParams`] describes them, `features` and `args` as [`FeatureParams`] and the functions ask.
 #[inline(always)]
 pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: u32, const MATH_REGISTERS: u32>(
     maps: TensorMaps,
     params: &ForwardParams,
     features: &FeatureParams,
+    args: &K::Args,
 ) {
     const { K::CONSISTENT };
     const { assert!(Q_STAGES == K::TILE.q_stages && PRODUCER_REGISTERS == K::TILE.registers().0 && MATH_REGISTERS == K::TILE.registers().1) };
 
-    let cta = Cta { maps, params, features, smem: SmemLayout::new(K::TILE, memory::dynamic_smem()) };
+    let cta = Cta { maps, params, features, args, smem: SmemLayout::new(K::TILE, memory::dynamic_smem()) };
     let thread_idx = register::thread_idx();
     let lane_idx = thread_idx % 32;
     // SAFETY: scope: all lanes of the warp, before any branch.

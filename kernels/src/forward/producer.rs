@@ -25,7 +25,7 @@ use crate::ptx::tma;
 /// # Safety
 /// By one thread; consumers walk the same tiles.
 #[inline(always)]
-pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta) {
+pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta<K::Args>) {
     let mut q_state = PipelineState::<Q_STAGES>::START;
     let mut loader = KvLoader::new(cta.maps.k, cta.smem.k, cta.k_ring());
     let mut tiles = TileWriter::new();
@@ -53,7 +53,7 @@ pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta) {
 /// # Safety
 /// By one thread; consumers walk the same tiles.
 #[inline(always)]
-pub(super) unsafe fn load_v<K: Kernel>(cta: &Cta) {
+pub(super) unsafe fn load_v<K: Kernel>(cta: &Cta<K::Args>) {
     let mut loader = KvLoader::new(cta.maps.v, cta.smem.v, cta.v_ring());
     let mut tiles = TileReader::new();
     // SAFETY: scope: one thread, as lane 0; its arrival releases its own load.
@@ -69,7 +69,7 @@ pub(super) unsafe fn load_v<K: Kernel>(cta: &Cta) {
 /// # Safety
 /// By the rings' producer.
 #[inline(always)]
-unsafe fn load_q<K: Kernel, const Q_STAGES: u32>(cta: &Cta, tile: &RowTile, state: PipelineState<Q_STAGES>) {
+unsafe fn load_q<K: Kernel, const Q_STAGES: u32>(cta: &Cta<K::Args>, tile: &RowTile, state: PipelineState<Q_STAGES>) {
     let place = tile.place::<K>(cta, Operand::Q);
     for warpgroup_idx in 0..K::TILE.math_warpgroups() {
         let row = place.first_row + tile.first_row::<K>() + warpgroup_idx * WARPGROUP_ROWS;
@@ -96,8 +96,8 @@ struct KeyTiles {
 impl KeyTiles {
     /// All that `tile` visits.
     #[inline(always)]
-    fn of<K: Kernel>(cta: &Cta, tile: &RowTile, operand: Operand) -> Self {
-        let range = key_range::<K>(cta, tile.first_row::<K>(), K::TILE.tile_m, tile.seqlen_q::<K>(cta), tile.seqlen_k::<K>(cta));
+    fn of<K: Kernel>(cta: &Cta<K::Args>, tile: &RowTile, operand: Operand) -> Self {
+        let range = key_range::<K>(cta, tile, tile.first_row::<K>(), K::TILE.tile_m, tile.seqlen_q::<K>(cta), tile.seqlen_k::<K>(cta));
         Self { n_block_begin: range.begin, n_block_end: range.end, place: tile.place::<K>(cta, operand) }
     }
 }

@@ -1,60 +1,29 @@
-//! What becomes of a score between Q K^T and the softmax.
+//! The score functions that ship, and how any of them is applied to a tile of scores.
 //!
 //! ```text
 //! S_ij = score(score_scale * S_ij, i, j)      in the units that softmax_scale_log2 brings to log2
 //! ```
 
+use super::sequence::RowTile;
 use super::{Cta, Kernel};
-use crate::layout::fragment::{ROW_STEP, column_of, first_column, row_of};
+use crate::function::{Head, Position, ScoreMod};
+use crate::layout::fragment::{ROW_STEP, ROWS_PER_THREAD, column_of, first_column, row_of};
 use crate::params::FeatureParams;
 use crate::ptx::wgmma::Accumulator;
 use crate::ptx::{math, memory};
-
-/// A score function, with what it needs to know of a head.
-pub trait ScoreMod: Copy {
-    /// Whether scores stay as they are, scale and all.
-    const IS_IDENTITY: bool = false;
-
-    /// The function for the query head `head_idx`.
-    ///
-    /// # Safety
-    /// `features` is as the launch promises.
-    unsafe fn of_head(features: &FeatureParams, head_idx: u32) -> Self;
-
-    /// The new score of a query and a key, `distance` keys before the query's diagonal.
-    fn score(self, score: f32, distance: i32) -> f32;
-}
-
-/// Scores as they are.
-#[derive(Clone, Copy)]
-pub struct Identity;
-
-impl ScoreMod for Identity {
-    const IS_IDENTITY: bool = true;
-
-    #[inline(always)]
-    unsafe fn of_head(_: &FeatureParams, _: u32) -> Self {
-        Self
-    }
-
-    #[inline(always)]
-    fn score(self, score: f32, _: i32) -> f32 {
-        score
-    }
-}
 
 /// `tanh(score)`: the host has divided the scale by the cap, and multiplies what follows by it.
 #[derive(Clone, Copy)]
 pub struct SoftCap;
 
-impl ScoreMod for SoftCap {
+impl<Args> ScoreMod<Args> for SoftCap {
     #[inline(always)]
-    unsafe fn of_head(_: &FeatureParams, _: u32) -> Self {
+    unsafe fn of_head(_: &Args, _: Head) -> Self {
         Self
     }
 
     #[inline(always)]
-    fn score(self, score: f32, _: i32) -> f32 {
+    fn score(self, score: f32, _: Position) -> f32 {
         math::tanh(score)
     }
 }
@@ -65,29 +34,65 @@ pub struct Alibi {
     slope: f32,
 }
 
-impl ScoreMod for Alibi {
+impl ScoreMod<FeatureParams> for Alibi {
     #[inline(always)]
-    unsafe fn of_head(features: &FeatureParams, head_idx: u32) -> Self {
+    unsafe fn of_head(features: &FeatureParams, head: Head) -> Self {
         // SAFETY: address: a slope for each head, as the launch promises, and nobody writes them.
-        Self { slope: unsafe { memory::load_global_f32(features.alibi_slopes + 4 * head_idx as u64) } }
+        Self { slope: unsafe { memory::load_global_f32(features.alibi_slopes + 4 * head.head_idx as u64) } }
     }
 
     #[inline(always)]
-    fn score(self, score: f32, distance: i32) -> f32 {
-        math::fma(-self.slope, (distance as f32).abs(), score)
+    fn score(self, score: f32, at: Position) -> f32 {
+        math::fma(-self.slope, (at.distance() as f32).abs(), score)
     }
 }
 
-/// Applies the score function to the scores of key tile `n_block`, in a thread whose first row has its diagonal at key `diagonal`.
+/// Applies the score function to the scores of key tile `n_block`, in a thread whose first row is query row `row`. Keys behind the last one are
+/// among those of a `MASKED` tile only; the function is asked for the last one instead, as it is for queries behind the last.
 #[inline(always)]
-pub(super) fn apply<K: Kernel>(cta: &Cta, score: K::Score, acc_s: &mut K::Scores, n_block: u32, diagonal: i32, lane_idx: u32) {
+pub(super) fn apply<K: Kernel, const MASKED: bool>(
+    cta: &Cta<K::Args>,
+    score: K::Score,
+    acc_s: &mut K::Scores,
+    tile: &RowTile,
+    n_block: u32,
+    row: u32,
+    lane_idx: u32,
+) {
     if K::Score::IS_IDENTITY {
         return;
     }
     let scale = cta.features.score_scale;
-    let first_key = (n_block * K::TILE.tile_n + first_column(lane_idx)) as i32;
+    let positions = Positions::<MASKED>::new::<K>(cta, tile, n_block, row, lane_idx);
     for i in 0..K::Scores::REGISTERS {
-        let distance = diagonal - first_key + (ROW_STEP as usize * row_of(i)) as i32 - column_of(i) as i32;
-        acc_s[i] = score.score(f32::from_bits(acc_s[i]) * scale, distance).to_bits();
+        acc_s[i] = score.score(f32::from_bits(acc_s[i]) * scale, positions.of(i)).to_bits();
     }
+}
+
+/// The queries and keys that a thread holds the scores of.
+pub(super) struct Positions<const MASKED: bool> {
+    head: Head,
+    queries: [u32; ROWS_PER_THREAD],
+    first_key: u32,
+}
+
+impl<const MASKED: bool> Positions<MASKED> {
+    #[inline(always)]
+    pub(super) fn new<K: Kernel>(cta: &Cta<K::Args>, tile: &RowTile, n_block: u32, row: u32, lane_idx: u32) -> Self {
+        let head = tile.head::<K>(cta);
+        let queries = [min(row, head.seqlen_q - 1), min(row + ROW_STEP, head.seqlen_q - 1)];
+        Self { head, queries, first_key: n_block * K::TILE.tile_n + first_column(lane_idx) }
+    }
+
+    /// That of register `i`.
+    #[inline(always)]
+    pub(super) fn of(&self, i: usize) -> Position {
+        let key = self.first_key + column_of(i);
+        self.head.at(self.queries[row_of(i)], if MASKED { min(key, self.head.seqlen_k - 1) } else { key })
+    }
+}
+
+#[inline(always)]
+fn min(a: u32, b: u32) -> u32 {
+    if a < b { a } else { b }
 }

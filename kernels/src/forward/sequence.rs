@@ -16,6 +16,7 @@
 //! the lengths are. So the host, which does not know them, can count the slots, and the kernel finds a slot's sequence by bisection.
 
 use super::{Cta, Kernel};
+use crate::function::Head;
 use crate::layout::smem::WORD_BYTES;
 use crate::params::{CoordinateSteps, FeatureParams, Lengths};
 use crate::ptx::{memory, register};
@@ -88,7 +89,7 @@ impl RowTile {
     /// # Safety
     /// `cta.features` is as [`FeatureParams`] describes it. Nobody else accesses the record.
     #[inline(always)]
-    pub unsafe fn write<K: Kernel>(cta: &Cta, tile: Tile, record: u32) -> bool {
+    pub unsafe fn write<K: Kernel>(cta: &Cta<K::Args>, tile: Tile, record: u32) -> bool {
         let (params, features) = (cta.params, cta.features);
         // SAFETY: as promised; the batch index is below `features.batch`.
         unsafe {
@@ -158,19 +159,30 @@ impl RowTile {
 
     /// Queries of the sequence.
     #[inline(always)]
-    pub fn seqlen_q<K: Kernel>(&self, cta: &Cta) -> u32 {
+    pub fn seqlen_q<K: Kernel>(&self, cta: &Cta<K::Args>) -> u32 {
         if K::GENERAL { self.word(Word::Queries) } else { cta.params.seqlen_q }
     }
 
     /// Keys of the sequence.
     #[inline(always)]
-    pub fn seqlen_k<K: Kernel>(&self, cta: &Cta) -> u32 {
+    pub fn seqlen_k<K: Kernel>(&self, cta: &Cta<K::Args>) -> u32 {
         if K::GENERAL { self.word(Word::Keys) } else { cta.params.seqlen_k }
+    }
+
+    /// The tile's head, as functions see it.
+    #[inline(always)]
+    pub fn head<K: Kernel>(&self, cta: &Cta<K::Args>) -> Head {
+        Head {
+            batch_idx: self.batch_idx::<K>(),
+            head_idx: self.head_idx::<K>(),
+            seqlen_q: self.seqlen_q::<K>(cta),
+            seqlen_k: self.seqlen_k::<K>(cta),
+        }
     }
 
     /// Where the tile's head of a tensor is.
     #[inline(always)]
-    pub fn place<K: Kernel>(&self, cta: &Cta, operand: Operand) -> Place {
+    pub fn place<K: Kernel>(&self, cta: &Cta<K::Args>, operand: Operand) -> Place {
         let (params, features) = (cta.params, cta.features);
         let one = CoordinateSteps { head: 1, batch: 1 };
         let (lengths, start, len, steps) = match operand {
@@ -196,7 +208,7 @@ impl RowTile {
 
     /// Which number of the LSE is that of the sequence's first row.
     #[inline(always)]
-    pub fn first_lse<K: Kernel>(&self, cta: &Cta) -> u64 {
+    pub fn first_lse<K: Kernel>(&self, cta: &Cta<K::Args>) -> u64 {
         let params = cta.params;
         if K::GENERAL && register::unknown(cta.features.q.cu_seqlens) != 0 {
             return self.head_idx::<K>() as u64 * cta.features.q.rows as u64 + self.word(Word::QueryStart) as u64;

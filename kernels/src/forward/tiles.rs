@@ -43,7 +43,7 @@ impl TileWriter {
     /// # Safety
     /// By one thread of the CTA, once a tile, until it returns `None`.
     #[inline(always)]
-    pub(super) unsafe fn publish<K: Kernel>(&mut self, cta: &Cta) -> Option<RowTile> {
+    pub(super) unsafe fn publish<K: Kernel>(&mut self, cta: &Cta<K::Args>) -> Option<RowTile> {
         if K::GENERAL {
             // SAFETY: as promised.
             return unsafe { self.publish_row_tile::<K>(cta) };
@@ -68,7 +68,7 @@ impl TileWriter {
     /// # Safety
     /// As [`TileWriter::publish`].
     #[inline(always)]
-    unsafe fn publish_row_tile<K: Kernel>(&mut self, cta: &Cta) -> Option<RowTile> {
+    unsafe fn publish_row_tile<K: Kernel>(&mut self, cta: &Cta<K::Args>) -> Option<RowTile> {
         let ring = cta.rank_ring();
         let record = cta.smem.ranks + self.state.stage * ROW_TILE_BYTES;
         // SAFETY: the features are as the launch promises. Protocol: as in `publish`; this thread fills no stage before it asks for the next tile.
@@ -96,7 +96,7 @@ impl TileWriter {
     /// # Safety
     /// By the thread that publishes, between tiles.
     #[inline(always)]
-    pub(super) unsafe fn draw<K: Kernel>(&mut self, cta: &Cta) {
+    pub(super) unsafe fn draw<K: Kernel>(&mut self, cta: &Cta<K::Args>) {
         let scheduler = cta.params.scheduler;
         if K::TILE.dynamic && scheduler != 0 {
             // SAFETY: protocol: the slot is this launch's own, and until its last CTA is counted out only such additions touch this word.
@@ -113,7 +113,7 @@ impl TileWriter {
     /// # Safety
     /// By the thread that publishes, after the last tile.
     #[inline(always)]
-    pub(super) unsafe fn finish<K: Kernel>(self, cta: &Cta) {
+    pub(super) unsafe fn finish<K: Kernel>(self, cta: &Cta<K::Args>) {
         let scheduler = cta.params.scheduler;
         if K::TILE.dynamic && scheduler != 0 {
             let finished = scheduler + offset_of!(SchedulerSlot, finished) as u64;
@@ -150,7 +150,7 @@ impl TileReader {
     /// By a converged warp, or by one thread with `lane_idx` 0; called until it returns `None`. In `agree` all lanes meet, so that behind it
     /// all their loads are done.
     #[inline(always)]
-    pub(super) unsafe fn next<K: Kernel>(&mut self, cta: &Cta, agree: impl Fn(u32) -> u32, lane_idx: u32) -> Option<RowTile> {
+    pub(super) unsafe fn next<K: Kernel>(&mut self, cta: &Cta<K::Args>, agree: impl Fn(u32) -> u32, lane_idx: u32) -> Option<RowTile> {
         if K::GENERAL {
             let ring = cta.rank_ring();
             // SAFETY: protocol: as below, but that a row tile is read until the next one is asked for, when the lanes meet.
