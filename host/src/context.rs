@@ -6,6 +6,7 @@
 //! frees them with it.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -16,10 +17,10 @@ use hopper_attention_driver::{
 };
 use hopper_attention_kernels::config::{FORWARD, GENERAL, TileConfig};
 
-use crate::Error;
 use crate::error::{check, driver};
-use crate::kernels::{self, Kernel, Ptx};
+use crate::kernels::{self, Ptx};
 use crate::slots::Slots;
+use crate::{CustomKernel, Error};
 
 /// A context whose device can run the kernels.
 pub(crate) struct Context {
@@ -30,6 +31,8 @@ pub(crate) struct Context {
     pub driver: &'static Driver,
     pub slots: Slots,
     kernels: [OnceLock<Handle<CUfunc_st>>; kernels::COUNT],
+    /// The caller's own, by their ids.
+    custom_kernels: RwLock<HashMap<u64, Handle<CUfunc_st>>>,
     /// Held while a module is loaded, so that threads do not load the same one.
     loading: Mutex<()>,
 }
@@ -121,6 +124,7 @@ impl Context {
             driver,
             slots: Slots::new(driver)?,
             kernels: [const { OnceLock::new() }; kernels::COUNT],
+            custom_kernels: RwLock::new(HashMap::new()),
             loading: Mutex::new(()),
         })
     }
@@ -142,8 +146,28 @@ impl Context {
         if let Some(function) = slot.get() {
             return Ok(function.0);
         }
-        let function = load(self.driver, &kernels::KERNELS[index])?;
+        let kernel = &kernels::KERNELS[index];
+        let function = load(self.driver, kernel.entry, kernel.smem_bytes, &kernel.ptx()?)?;
         Ok(slot.get_or_init(|| Handle(function)).0)
+    }
+
+    /// A kernel of the caller's own; loaded at the first call. `self` is the current context.
+    pub fn custom_kernel(&self, kernel: &CustomKernel) -> Result<CUfunction, Error> {
+        let loaded = || {
+            let kernels = self.custom_kernels.read().unwrap_or_else(PoisonError::into_inner);
+            kernels.get(&kernel.id()).map(|function| function.0)
+        };
+        if let Some(function) = loaded() {
+            return Ok(function);
+        }
+        let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = loaded() {
+            return Ok(function);
+        }
+        let ptx = Ptx { text: kernel.ptx().into(), file: None };
+        let function = load(self.driver, kernel.entry(), kernel.config().smem_bytes(), &ptx)?;
+        self.custom_kernels.write().unwrap_or_else(PoisonError::into_inner).insert(kernel.id(), Handle(function));
+        Ok(function)
     }
 
     /// The driver's handle.
@@ -190,9 +214,8 @@ fn until_nul(bytes: &[u8]) -> String {
 }
 
 /// Compiles a kernel's module into the current context, also while some stream is being captured.
-fn load(driver: &'static Driver, kernel: &Kernel) -> Result<CUfunction, Error> {
-    let ptx = kernel.ptx()?;
-    let failed = |code: CUresult, log: &str| Error::Load { entry: kernel.entry, file: ptx.file.clone(), code, log: log.to_owned() };
+fn load(driver: &'static Driver, entry: &str, smem_bytes: u32, ptx: &Ptx) -> Result<CUfunction, Error> {
+    let failed = |code: CUresult, log: &str| Error::Load { entry: entry.to_owned(), file: ptx.file.clone(), code, log: log.to_owned() };
     let image = CString::new(ptx.text.as_bytes()).map_err(|_| failed(CUresult::INVALID_PTX, "the PTX holds a NUL character"))?;
     let _relaxed = RelaxedCapture::enter(driver)?;
     let mut log = vec![0u8; 16 << 10];
@@ -205,9 +228,9 @@ fn load(driver: &'static Driver, kernel: &Kernel) -> Result<CUfunction, Error> {
     };
     if let Err(code) = code.ok() {
         let log = Some(until_nul(&log)).filter(|log| !log.is_empty()).unwrap_or_else(|| "(empty)".into());
-        return Err(too_old(driver, code, &ptx).unwrap_or_else(|| failed(code, &log)));
+        return Err(too_old(driver, code, ptx).unwrap_or_else(|| failed(code, &log)));
     }
-    let name = CString::new(kernel.entry).expect("entries hold no NUL");
+    let name = CString::new(entry).expect("the PTX, which names the entry, holds no NUL");
     let mut function = ptr::null_mut();
     // SAFETY: `module` was loaded above, and `name` ends in NUL.
     let found = match unsafe { driver.cuModuleGetFunction(&mut function, module, name.as_ptr()) } {
@@ -215,9 +238,8 @@ fn load(driver: &'static Driver, kernel: &Kernel) -> Result<CUfunction, Error> {
         code => check("cuModuleGetFunction", code),
     };
     let ready = found.and_then(|()| {
-        let smem_bytes = kernel.smem_bytes as c_int;
         // SAFETY: `function` is of the module loaded above.
-        let code = unsafe { driver.cuFuncSetAttribute(function, CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes) };
+        let code = unsafe { driver.cuFuncSetAttribute(function, CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes as c_int) };
         check("cuFuncSetAttribute", code)
     });
     if let Err(error) = ready {

@@ -75,7 +75,7 @@ pub enum Error {
     #[non_exhaustive]
     Load {
         /// The kernel's entry.
-        entry: &'static str,
+        entry: String,
         /// The PTX file; `None` for the PTX that is built in.
         file: Option<PathBuf>,
         /// What the driver returned.

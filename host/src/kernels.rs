@@ -79,6 +79,7 @@ pub(crate) fn forward_index(family: Family, config: &TileConfig, dtype: DType) -
             let shape = GENERAL.iter().position(|shape| shape.head_dim == config.head_dim).expect(KNOWN);
             PLAIN_COUNT + 2 * (shape * ScoreFunction::ALL.len() + scores as usize)
         }
+        Family::Custom { .. } => unreachable!("a kernel of the caller's own is not in the table"),
     };
     index + (dtype == DType::Bf16) as usize
 }
@@ -104,15 +105,15 @@ fn named_dir(value: Option<OsString>) -> Option<PathBuf> {
 }
 
 /// A module's text, and where it comes from.
-pub(crate) struct Ptx {
-    pub text: Cow<'static, str>,
-    /// `None` for what is built in.
+pub(crate) struct Ptx<'a> {
+    pub text: Cow<'a, str>,
+    /// `None` for what is built in, or the caller's own.
     pub file: Option<PathBuf>,
 }
 
 impl Kernel {
     /// The module.
-    pub fn ptx(&self) -> Result<Ptx, Error> {
+    pub fn ptx(&self) -> Result<Ptx<'static>, Error> {
         let Some(dir) = PTX_DIR.get_or_init(|| named_dir(std::env::var_os(PTX_DIR_VARIABLE))) else {
             return Ok(Ptx { text: Cow::Borrowed(self.builtin_ptx), file: None });
         };

@@ -5,8 +5,8 @@ use std::mem::{align_of, size_of};
 use std::ptr;
 
 use hopper_attention_driver::{
-    CUresult, CUstream, CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion,
-    CUtensorMapSwizzle, Driver,
+    CUfunction, CUresult, CUstream, CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
+    CUtensorMapL2promotion, CUtensorMapSwizzle, Driver,
 };
 use hopper_attention_kernels::config::COMBINE_THREADS;
 use hopper_attention_kernels::params::TensorMap;
@@ -26,6 +26,22 @@ const _: () = assert!(size_of::<CUtensorMap>() == size_of::<TensorMap>() && alig
 /// `context` is current. The tensors of the plan are as [`crate::raw::forward`] asks.
 pub(crate) unsafe fn enqueue(context: &Context, plan: &Plan, stream: CUstream) -> Result<(), Error> {
     let function = context.kernel(kernels::forward_index(plan.family, &plan.config, plan.dtype))?;
+    // SAFETY: passed on to the caller. The kernels that ship take no parameter of their own.
+    unsafe { launch(context, plan, function, ptr::null(), stream) }
+}
+
+/// Launches `function`, the plan's kernel, with its own parameter at `args`.
+///
+/// # Safety
+///
+/// As [`enqueue`]. If the kernel has a parameter of its own, `args` points to one, and it is what the kernel's functions ask for.
+pub(crate) unsafe fn launch(
+    context: &Context,
+    plan: &Plan,
+    function: CUfunction,
+    args: *const c_void,
+    stream: CUstream,
+) -> Result<(), Error> {
     // A map of no keys stays zero: the kernel never reads it.
     let mut maps = [CUtensorMap { opaque: [0; 16] }; 4];
     for (map, description) in maps.iter_mut().zip(&plan.maps) {
@@ -43,15 +59,16 @@ pub(crate) unsafe fn enqueue(context: &Context, plan: &Plan, stream: CUstream) -
         }
     }
     let mut features = plan.features.unwrap_or_default();
-    let mut arguments: [*mut c_void; 6] = [
+    let mut arguments: [*mut c_void; 7] = [
         (&raw mut *q).cast(),
         (&raw mut *k).cast(),
         (&raw mut *v).cast(),
         (&raw mut *o).cast(),
         (&raw mut params).cast(),
         (&raw mut features).cast(),
+        args.cast_mut(),
     ];
-    // SAFETY: the kernel takes four tensor maps and the parameters, a general one the features too, in this order and of these sizes; the
+    // SAFETY: the kernel takes four tensor maps and the parameters, a general one the features too, and one of the caller's functions its own, in this order and of these sizes; the
     // driver reads as many as the kernel takes, and copies them during the call. The kernel reads the arrays of `features` and of Q, K and
     // V what their maps describe, and writes what O's map and `params.lse` do, for which the caller answers: a ragged map, which begins
     // before its tensor, is asked only for rows of the tensor, whatever the lengths (see `Mapped::into_ragged`).

@@ -79,6 +79,7 @@ mod arrays;
 #[cfg(feature = "cust")]
 mod attention;
 mod context;
+mod custom;
 mod dtype;
 #[cfg(any(feature = "cust", feature = "reference"))]
 mod element;
@@ -100,6 +101,7 @@ mod tensor;
 pub use arrays::Arrays;
 #[cfg(feature = "cust")]
 pub use attention::{Attention, Output};
+pub use custom::CustomKernel;
 pub use dtype::DType;
 #[cfg(any(feature = "cust", feature = "reference"))]
 pub use element::Element;

@@ -32,7 +32,7 @@ pub use hopper_attention_driver::{CUdeviceptr, CUstream};
 
 use crate::context::Context;
 use crate::plan::{CombinePlan, Family, Plan, Window, check_head_dim};
-use crate::{DType, Dim, Error, Layout, kernels, launch, lengths, memory};
+use crate::{CustomKernel, DType, Dim, Error, Layout, kernels, launch, lengths, memory};
 pub use options::{Array, Arrays, Options};
 
 /// A tensor `[batch, seqlen, heads, head_dim]` in device memory, owned by the caller.
@@ -205,6 +205,51 @@ pub unsafe fn forward_with(
     }
     // SAFETY: the plan was made from the caller's tensors, for which the caller answers.
     unsafe { launch::enqueue(&context, &plan, stream) }
+}
+
+/// [`forward_with`] by a kernel of the caller's own score and mask functions; `args` is the parameter that they are told.
+///
+/// Windows, the causal one among them, lengths and sinks work as with [`forward_with`]. Scores are changed, and keys hidden, before the softmax:
+///
+/// ```text
+/// o_i = softmax over the keys j that i sees, by window, lengths and mask function, of score(softmax_scale * q_i . k_j, i, j), times v_j
+/// ```
+///
+/// # Errors
+///
+/// As [`forward_with`]; [`Error::Unsupported`] for a head_dim or dtype that is not the kernel's, and for a soft cap or ALiBi;
+/// [`Error::Invalid`] if `args` is not of the size that the kernel takes.
+///
+/// # Safety
+///
+/// As [`forward_with`]. `A` is the `args` type that the kernel was defined with, and `args` is what its functions ask for, until the work is done.
+#[expect(clippy::too_many_arguments, reason = "those of `forward_with`, the kernel and its parameter")]
+pub unsafe fn forward_custom<A: Copy>(
+    kernel: &CustomKernel,
+    args: &A,
+    q: &Tensor4,
+    k: &Tensor4,
+    v: &Tensor4,
+    o: &Tensor4,
+    lse: Option<Lse>,
+    options: &Options,
+    arrays: &Arrays,
+    stream: CUstream,
+) -> Result<(), Error> {
+    if size_of::<A>() != kernel.args_bytes() {
+        let requirement = format!("of {} bytes, like the parameter that {} was defined with", kernel.args_bytes(), kernel.entry());
+        return Err(Error::invalid("args", format!("of {} bytes", size_of::<A>()), requirement));
+    }
+    let Some(plan) = Plan::with_kernel(Some(kernel), [q, k, v, o], lse, options, arrays)? else {
+        return Ok(());
+    };
+    let context = Context::current()?;
+    if options.check_addresses {
+        memory::check(&context, &plan)?;
+    }
+    let function = context.custom_kernel(kernel)?;
+    // SAFETY: the plan was made from the caller's tensors and for this kernel; for them and for `args` the caller answers.
+    unsafe { launch::launch(&context, &plan, function, (&raw const *args).cast(), stream) }
 }
 
 /// Enqueues the merging of attention over disjoint sets of keys into attention over all of them, and returns without waiting:

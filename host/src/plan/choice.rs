@@ -3,8 +3,8 @@
 use hopper_attention_kernels::config::{ScoreFunction, TileConfig, forward_config, general_config};
 use hopper_attention_kernels::params::MAX_SEQLEN;
 
-use crate::Error;
 use crate::raw::{Arrays, Options};
+use crate::{CustomKernel, Error};
 
 /// A family of forward kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,9 +16,29 @@ pub(crate) enum Family {
     },
     /// Masks of any window, ragged sequences, sinks, and a score function: `config::GENERAL`.
     General(ScoreFunction),
+    /// The same with functions of the caller's own, for which there is this one kernel.
+    Custom {
+        /// Its shape.
+        config: TileConfig,
+        /// Whether it changes scores, and is given them in natural units.
+        has_score: bool,
+    },
 }
 
 impl Family {
+    /// That of a kernel of the caller's own: it takes any window, lengths and sinks.
+    pub fn of_custom(kernel: &CustomKernel, options: &Options, arrays: &Arrays) -> Result<Self, Error> {
+        let refuse = |field: &str, value: String| {
+            let requirement = format!("left out: the kernel {} has score functions of its own", kernel.entry());
+            Err(Error::unsupported(field, value, requirement))
+        };
+        match (options.softcap, arrays.alibi_slopes) {
+            (Some(softcap), _) => refuse("softcap", softcap.to_string()),
+            (None, Some(slopes)) => refuse("alibi_slopes", format!("{} numbers at {:#x}", slopes.len, slopes.address)),
+            (None, None) => Ok(Self::Custom { config: kernel.config(), has_score: kernel.has_score() }),
+        }
+    }
+
     /// What is asked for by the options, `window` among them, and by the arrays.
     pub fn of(window: Window, options: &Options, arrays: &Arrays) -> Result<Self, Error> {
         let scores = match (options.softcap, arrays.alibi_slopes) {
@@ -46,6 +66,7 @@ impl Family {
         let config = match self {
             Self::Plain { causal } => forward_config(head_dim, causal),
             Self::General(_) => general_config(head_dim),
+            Self::Custom { config, .. } => Some(config),
         };
         config.expect("both tables serve every head_dim up to 256")
     }
@@ -106,7 +127,9 @@ impl Scales {
             return Err(Error::invalid("softmax_scale", scale, "above 0 and finite, also when multiplied by log2(e) in f32"));
         }
         match (family, options.softcap) {
-            (Family::General(ScoreFunction::Alibi), _) => Ok(Self { score: scale, softmax_log2: LOG2_E as f32 }),
+            (Family::General(ScoreFunction::Alibi) | Family::Custom { has_score: true, .. }, _) => {
+                Ok(Self { score: scale, softmax_log2: LOG2_E as f32 })
+            }
             // softcap * tanh(softmax_scale * s / softcap)
             (_, Some(softcap)) => {
                 let cap = f64::from(softcap);

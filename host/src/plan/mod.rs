@@ -30,7 +30,7 @@ pub(crate) use region::Region;
 pub(crate) use shape::Sequences;
 
 use crate::raw::{Array, Arrays, Lse, Options, Tensor4};
-use crate::{DType, Error};
+use crate::{CustomKernel, DType, Error};
 use choice::Scales;
 use map::{Mapped, Role, describe};
 use shape::{Shape, Side};
@@ -67,10 +67,21 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Checks everything that can be checked without a device. `None` if there is no row to write.
-    pub fn new([q, k, v, o]: [&Tensor4; 4], lse: Option<Lse>, options: &Options, arrays: &Arrays) -> Result<Option<Self>, Error> {
+    pub fn new(tensors: [&Tensor4; 4], lse: Option<Lse>, options: &Options, arrays: &Arrays) -> Result<Option<Self>, Error> {
+        Self::with_kernel(None, tensors, lse, options, arrays)
+    }
+
+    /// [`Plan::new`] for a kernel of the caller's own, if there is one.
+    pub fn with_kernel(
+        kernel: Option<&CustomKernel>,
+        [q, k, v, o]: [&Tensor4; 4],
+        lse: Option<Lse>,
+        options: &Options,
+        arrays: &Arrays,
+    ) -> Result<Option<Self>, Error> {
         let shape = Shape::of(q, k, v, arrays)?;
         Shape::check_output(q, v, o)?;
-        let Some(inputs) = Inputs::of(&shape, q, k, v, options, arrays)? else {
+        let Some(inputs) = Inputs::of(kernel, &shape, q, k, v, options, arrays)? else {
             return Ok(None);
         };
         let lse = lse.map(|lse| lse_region(&"lse", lse, inputs.rows)).transpose()?;
@@ -82,7 +93,7 @@ impl Plan {
         let params = inputs.forward_params(&shape, lse);
         let features = match inputs.family {
             Family::Plain { .. } => None,
-            Family::General(_) => Some(inputs.feature_params(&shape.sequences, arrays, o_rows)),
+            Family::General(_) | Family::Custom { .. } => Some(inputs.feature_params(&shape.sequences, arrays, o_rows)),
         };
         let Inputs { family, config, q, k, v, arrays, tiles_differ, .. } = inputs;
         let dtype = q.map.dtype;
@@ -94,7 +105,7 @@ impl Plan {
     /// Checks what can be checked before there is memory for O.
     #[cfg(feature = "cust")]
     pub fn check_inputs([q, k, v]: [&Tensor4; 3], options: &Options, arrays: &Arrays) -> Result<(), Error> {
-        Inputs::of(&Shape::of(q, k, v, arrays)?, q, k, v, options, arrays).map(drop)
+        Inputs::of(None, &Shape::of(q, k, v, arrays)?, q, k, v, options, arrays).map(drop)
     }
 
     /// CTAs of the persistent grid: one for each multiprocessor, as far as there are tiles.
@@ -140,11 +151,25 @@ struct Inputs {
 
 impl Inputs {
     /// `None` if there is no row to write.
-    fn of(shape: &Shape, q: &Tensor4, k: &Tensor4, v: &Tensor4, options: &Options, arrays: &Arrays) -> Result<Option<Self>, Error> {
+    fn of(
+        kernel: Option<&CustomKernel>,
+        shape: &Shape,
+        q: &Tensor4,
+        k: &Tensor4,
+        v: &Tensor4,
+        options: &Options,
+        arrays: &Arrays,
+    ) -> Result<Option<Self>, Error> {
         let head_dim = check_head_dim("q.head_dim", shape.head_dim)?.max(check_head_dim("v.head_dim", shape.head_dim_v)?);
         let Sequences { q: q_side, k: k_side, .. } = &shape.sequences;
         let window = Window::of(options).within(q_side.rows, k_side.rows);
-        let family = Family::of(window, options, arrays)?;
+        let family = match kernel {
+            None => Family::of(window, options, arrays)?,
+            Some(kernel) => {
+                check_kernel(kernel, shape, q.dtype)?;
+                Family::of_custom(kernel, options, arrays)?
+            }
+        };
         let scales = Scales::of(options, shape.head_dim, family)?;
         let Some(rows) = shape.rows()? else {
             return Ok(None);
@@ -227,13 +252,15 @@ fn schedule(shape: &Shape, family: Family, window: Window, config: &TileConfig) 
     let (entries, m_blocks) =
         if q.packed { (1, (q.rows as u64 / u64::from(config.tile_m)).saturating_add(batch as u64)) } else { (batch as u64, m_blocks) };
     let lengths_differ = q.ragged || k.ragged;
-    let tiles_differ = lengths_differ || (window.is_bounded() && m_blocks > 1);
+    // What a mask function hides is not known.
+    let is_bounded = window.is_bounded() || matches!(family, Family::Custom { .. });
+    let tiles_differ = lengths_differ || (is_bounded && m_blocks > 1);
     let seqlen_k = shape.mean_seqlen_k();
-    let section_heads = if lengths_differ || window.is_bounded() {
+    let section_heads = if lengths_differ || is_bounded {
         let kv_bytes = 2 * seqlen_k.max(1) * u64::from(config.head_dim) * u64::from(DType::BYTES);
         let fitting = (L2_BYTES.min(L2_BYTES_PER_KEY * seqlen_k) / kv_bytes).max(1);
         let heads_per_kv = (shape.heads / shape.heads_k) as u64;
-        if matches!(family, Family::General(_)) { fitting.saturating_mul(heads_per_kv) } else { fitting }
+        if !matches!(family, Family::Plain { .. }) { fitting.saturating_mul(heads_per_kv) } else { fitting }
     } else {
         1
     };
@@ -247,6 +274,27 @@ pub(crate) fn check_head_dim(field: &str, head_dim: usize) -> Result<u32, Error>
         return Ok(head_dim as u32);
     }
     Err(Error::unsupported(field, head_dim, "a multiple of 8 from 8 to 256"))
+}
+
+/// A kernel of the caller's own serves head_dims up to its own, and one dtype.
+fn check_kernel(kernel: &CustomKernel, shape: &Shape, dtype: DType) -> Result<(), Error> {
+    for (field, head_dim) in [("q.head_dim", shape.head_dim), ("v.head_dim", shape.head_dim_v)] {
+        if head_dim > kernel.head_dim() {
+            return Err(Error::unsupported(
+                field,
+                head_dim,
+                format!("at most {}, that of the kernel {}", kernel.head_dim(), kernel.entry()),
+            ));
+        }
+    }
+    if dtype != kernel.dtype() {
+        return Err(Error::unsupported(
+            "q.dtype",
+            dtype.name(),
+            format!("{}, that of the kernel {}", kernel.dtype().name(), kernel.entry()),
+        ));
+    }
+    Ok(())
 }
 
 /// What a kernel reads or writes of an LSE, which errors call `name`: `rows` f32.

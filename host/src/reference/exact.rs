@@ -13,7 +13,7 @@
 //! ```
 
 use super::Problem;
-use super::problem::Score;
+use super::problem::{Score, ScoreFunction};
 use super::rows::{self, Attention, Row};
 use crate::Element;
 use std::ops::Range;
@@ -56,7 +56,7 @@ fn compute<T: Element>(problem: &Problem<'_, T>, rows: &[Row]) -> Attention<f64,
     for (column, j) in keys.clone().enumerate() {
         let key = widened.load(problem.k.row(batch_idx, j, head_idx_k));
         for (r, query) in queries.chunks_exact(head_dim).enumerate() {
-            if visible[r].contains(&j) {
+            if visible[r].contains(&j) && problem.sees(rows[r], j) {
                 let logit = f64::from(problem.softmax_scale) * dot(query, key);
                 weights[r * keys.len() + column] = score(problem, rows[r], j, logit);
             }
@@ -81,7 +81,7 @@ fn compute<T: Element>(problem: &Problem<'_, T>, rows: &[Row]) -> Attention<f64,
     for (column, j) in keys.clone().enumerate() {
         let value = widened.load(problem.v.row(batch_idx, j, head_idx_k));
         for (r, o) in attention.o.chunks_exact_mut(head_dim_v).enumerate() {
-            if visible[r].contains(&j) {
+            if visible[r].contains(&j) && problem.sees(rows[r], j) {
                 let weight = weights[r * keys.len() + column];
                 o.iter_mut().zip(value).for_each(|(o, &v)| *o += weight * v);
             }
@@ -102,6 +102,7 @@ fn score<T: Element>(problem: &Problem<'_, T>, row: Row, key: usize, logit: f64)
     match problem.score {
         Score::Identity => logit,
         Score::SoftCap(cap) => f64::from(cap) * (logit / f64::from(cap)).tanh(),
+        Score::Function(ScoreFunction(function)) => function(logit, row, key),
         Score::Alibi(slopes) => logit - f64::from(slopes[row.head_idx]) * problem.distance(row.position, key) as f64,
     }
 }

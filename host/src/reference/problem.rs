@@ -1,7 +1,9 @@
 //! What the references compute, and on what.
 
+use std::fmt;
 use std::ops::Range;
 
+use super::Row;
 use crate::Element;
 use crate::{Error, Layout};
 
@@ -58,6 +60,27 @@ pub struct Problem<'a, T> {
     pub(super) softmax_scale: f32,
     pub(super) score: Score<'a>,
     pub(super) sinks: Option<&'a [f32]>,
+    pub(super) mask: Option<MaskFunction<'a>>,
+}
+
+/// A score function of the caller's own: the new score in natural units, of `softmax_scale * q . k`, query and key.
+#[derive(Clone, Copy)]
+pub(super) struct ScoreFunction<'a>(pub &'a (dyn Fn(f64, Row, usize) -> f64 + Sync));
+
+/// A mask function of the caller's own: whether the query sees the key.
+#[derive(Clone, Copy)]
+pub(super) struct MaskFunction<'a>(pub &'a (dyn Fn(Row, usize) -> bool + Sync));
+
+impl fmt::Debug for ScoreFunction<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a function")
+    }
+}
+
+impl fmt::Debug for MaskFunction<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a function")
+    }
 }
 
 /// What a logit, `softmax_scale * q . k`, becomes before the softmax.
@@ -68,6 +91,7 @@ pub(super) enum Score<'a> {
     SoftCap(f32),
     /// The slope of each query head.
     Alibi(&'a [f32]),
+    Function(ScoreFunction<'a>),
 }
 
 impl<'a, T: Element> Problem<'a, T> {
@@ -117,6 +141,7 @@ impl<'a, T: Element> Problem<'a, T> {
             softmax_scale: (1.0 / (head_dim as f64).sqrt()) as f32,
             score: Score::Identity,
             sinks: None,
+            mask: None,
         })
     }
 
@@ -184,6 +209,18 @@ impl<'a, T: Element> Problem<'a, T> {
         Ok(Self { sinks: Some(sinks), ..self })
     }
 
+    /// A score function of one's own, in the place of soft cap and ALiBi: what becomes of `softmax_scale * q . k`, for a query and a key.
+    #[must_use]
+    pub fn score_function(self, score: &'a (dyn Fn(f64, Row, usize) -> f64 + Sync)) -> Self {
+        Self { score: Score::Function(ScoreFunction(score)), ..self }
+    }
+
+    /// A mask function of one's own: whether a query sees a key, of those within the window.
+    #[must_use]
+    pub fn mask_function(self, sees: &'a (dyn Fn(Row, usize) -> bool + Sync)) -> Self {
+        Self { mask: Some(MaskFunction(sees)), ..self }
+    }
+
     fn check_one_a_head(&self, field: &str, values: &[f32]) -> Result<(), Error> {
         let num_heads = self.q.shape()[2];
         if values.len() == num_heads {
@@ -222,6 +259,11 @@ impl<'a, T: Element> Problem<'a, T> {
         self.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[head_idx])
     }
 
+    /// Whether the query sees the key, which is one of [`Problem::visible_keys`].
+    pub(super) fn sees(&self, row: Row, key: usize) -> bool {
+        self.mask.is_none_or(|MaskFunction(sees)| sees(row, key))
+    }
+
     /// `|i + seqlen_k - seqlen_q - j|` for query i and key j.
     pub(super) fn distance(&self, position: usize, key: usize) -> usize {
         (position + self.seqlen_k()).abs_diff(key + self.seqlen_q())
@@ -232,7 +274,7 @@ impl<'a, T: Element> Problem<'a, T> {
         if self.causal { Some(0) } else { self.window_right }
     }
 
-    /// The keys that query `position`, below seqlen_q, sees.
+    /// The keys that query `position`, below seqlen_q, sees, as far as the window is concerned.
     pub fn visible_keys(&self, position: usize) -> Range<usize> {
         // Both sides of each bound are moved by seqlen_q, so that nothing is negative.
         let (seqlen_q, seqlen_k) = (self.seqlen_q(), self.seqlen_k());

@@ -33,7 +33,7 @@
 //! tile visits that key tile, here as in the kernel, even a query that sees no key; in Q and K it reaches the queries that see it.
 
 use super::Problem;
-use super::problem::Score;
+use super::problem::{Score, ScoreFunction};
 use super::rows::{self, Attention, Row};
 use crate::Element;
 use crate::Error;
@@ -81,6 +81,7 @@ fn config_of<T: Element>(problem: &Problem<'_, T>) -> Result<TileConfig, Error> 
     let is_plain = head_dim == head_dim_v
         && (problem.window_left, problem.window_right) == (None, None)
         && matches!(problem.score, Score::Identity)
+        && problem.mask.is_none()
         && problem.sinks.is_none();
     let config = larger.and_then(|larger| if is_plain { forward_config(larger, problem.causal) } else { general_config(larger) });
     config.ok_or_else(|| {
@@ -123,7 +124,11 @@ fn compute<T: Element>(problem: &Problem<'_, T>, config: &TileConfig, rows: &[Ro
         for ((state, query), row) in states.iter_mut().zip(queries.chunks_exact(head_dim)).zip(rows) {
             let visible = problem.visible_keys(row.position);
             for ((j, s), key) in (first_key..).zip(&mut p).zip(keys.chunks_exact(head_dim)) {
-                *s = if visible.contains(&j) { score(problem, &scales, *row, j, dot(query, key)) } else { f32::NEG_INFINITY };
+                *s = if visible.contains(&j) && problem.sees(*row, j) {
+                    score(problem, &scales, *row, j, dot(query, key))
+                } else {
+                    f32::NEG_INFINITY
+                };
             }
             state.step(&mut p, scales.log2);
             state.accumulate::<T>(&p, &values);
@@ -157,7 +162,7 @@ impl Scales {
         let (score, natural) = match problem.score {
             Score::Identity => (1.0, softmax_scale),
             Score::SoftCap(cap) => (softmax_scale / f64::from(cap), f64::from(cap)),
-            Score::Alibi(_) => (softmax_scale, 1.0),
+            Score::Alibi(_) | Score::Function(_) => (softmax_scale, 1.0),
         };
         Self { score: score as f32, log2: (natural * LOG2_E) as f32 }
     }
@@ -168,6 +173,7 @@ fn score<T: Element>(problem: &Problem<'_, T>, scales: &Scales, row: Row, key: u
     match problem.score {
         Score::Identity => s,
         Score::SoftCap(_) => tanh(s * scales.score),
+        Score::Function(ScoreFunction(function)) => function(f64::from(s * scales.score), row, key) as f32,
         Score::Alibi(slopes) => {
             let distance = problem.distance(row.position, key) as f32;
             (-slopes[row.head_idx]).mul_add(distance, s * scales.score)

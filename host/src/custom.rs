@@ -1,0 +1,184 @@
+//! Kernels of the caller's own score and mask functions.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hopper_attention_kernels::config::{TileConfig, general_config};
+use hopper_attention_kernels::params::VERSION;
+
+use crate::context::Context;
+use crate::{DType, Error};
+
+/// How the line of a PTX file begins by which `hopper-attention-builder` hands on what its kernel says of itself.
+const FACTS: &str = "// attention_kernel ";
+
+/// A forward kernel with a score function and a mask function compiled in: `forward_kernel!` of `hopper-attention-kernels`, built by
+/// `hopper-attention-builder`. [`crate::raw::forward_custom`] launches it.
+///
+/// Make one of each kernel and keep it: a context loads the kernel's module at the first launch, for each kernel made here, and keeps it until the
+/// context is destroyed. A clone is the same kernel.
+///
+/// ```no_run
+/// let ptx = std::fs::read_to_string("ptx/documents_hdim64_bf16.ptx")?;
+/// let kernel = hopper_attention::CustomKernel::from_ptx(ptx)?;
+/// println!("{} serves head_dims up to {} of {}", kernel.entry(), kernel.head_dim(), kernel.dtype());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct CustomKernel(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// No two kernels of a process have the same.
+    id: u64,
+    ptx: String,
+    facts: Facts,
+}
+
+/// What a kernel says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Facts {
+    entry: String,
+    config: TileConfig,
+    dtype: DType,
+    has_score: bool,
+    args_bytes: usize,
+}
+
+impl CustomKernel {
+    /// The kernel of a PTX file's text.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the text does not hold one kernel of `forward_kernel!`, or one made with another version of this project: then build
+    /// it again. Whether the driver takes it is seen when it is loaded.
+    pub fn from_ptx(ptx: impl Into<String>) -> Result<Self, Error> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let ptx = ptx.into();
+        let facts = Facts::read(&ptx)?;
+        Ok(Self(Arc::new(Inner { id: NEXT.fetch_add(1, Ordering::Relaxed), ptx, facts })))
+    }
+
+    /// The name of the kernel.
+    pub fn entry(&self) -> &str {
+        &self.0.facts.entry
+    }
+
+    /// The largest head_dim that it serves, of Q and K as well as of V and O; smaller ones cost as much.
+    pub fn head_dim(&self) -> usize {
+        self.0.facts.config.head_dim as usize
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.0.facts.dtype
+    }
+
+    /// Bytes of its own parameter.
+    pub fn args_bytes(&self) -> usize {
+        self.0.facts.args_bytes
+    }
+
+    /// Loads the kernel into the current context, if it is not there yet, which takes some tenths of a second.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Load`] if the driver refuses it, and those of [`crate::raw::forward`] that concern driver, context and device.
+    pub fn prepare(&self) -> Result<(), Error> {
+        Context::current()?.custom_kernel(self).map(|_| ())
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    pub(crate) fn ptx(&self) -> &str {
+        &self.0.ptx
+    }
+
+    pub(crate) fn config(&self) -> TileConfig {
+        self.0.facts.config
+    }
+
+    /// Whether scores are in natural units when the softmax gets them.
+    pub(crate) fn has_score(&self) -> bool {
+        self.0.facts.has_score
+    }
+}
+
+impl Facts {
+    fn read(ptx: &str) -> Result<Self, Error> {
+        let refuse = |value: &str, requirement: &str| Err(Error::invalid("ptx", value, requirement));
+        let entries: Vec<&str> = ptx.lines().filter_map(|line| line.trim().strip_prefix(".visible .entry ")).collect();
+        let [entry] = entries[..] else {
+            return refuse(&format!("a text with {} entries", entries.len()), "the PTX of one kernel");
+        };
+        let entry = entry.split('(').next().unwrap_or(entry).trim();
+        let Some(words) = ptx.lines().find_map(|line| line.strip_prefix(FACTS)).map(|facts| facts.split(' ').collect::<Vec<_>>()) else {
+            return refuse(entry, "a kernel that forward_kernel! defines and hopper-attention-builder builds: its facts are missing");
+        };
+        let [version, "head_dim", head_dim, "bf16", bf16, "has_score", has_score, "args_bytes", args_bytes] = words[..] else {
+            return refuse(entry, &format!("a kernel whose facts this version understands, and they are: {}", words.join(" ")));
+        };
+        let own = VERSION.map(|number| number.to_string()).join(".");
+        if version != own {
+            return refuse(&format!("{entry}, made with version {version}"), &format!("made with version {own}, that of this library"));
+        }
+        let flag = |word: &str| ["0", "1"].iter().position(|&flag| flag == word).map(|flag| flag == 1);
+        let config = head_dim.parse().ok().and_then(|head_dim| general_config(head_dim).filter(|config| config.head_dim == head_dim));
+        match (config, flag(bf16), flag(has_score), args_bytes.trim_end().parse().ok()) {
+            (Some(config), Some(bf16), Some(has_score), Some(args_bytes)) => {
+                let dtype = if bf16 { DType::Bf16 } else { DType::F16 };
+                Ok(Self { entry: entry.to_owned(), config, dtype, has_score, args_bytes })
+            }
+            _ => refuse(entry, &format!("a kernel with facts that can be, and they are: {}", words.join(" "))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ptx(facts: &str) -> String {
+        format!(
+            "// Made by hopper-attention-builder.\n{facts}\n.version 8.3\n.visible .entry mine(\n\t.param .b32 mine_param_0\n)\n{{\n}}\n"
+        )
+    }
+
+    fn line(version: &str) -> String {
+        format!("// attention_kernel {version} head_dim 96 bf16 0 has_score 1 args_bytes 24")
+    }
+
+    fn own_version() -> String {
+        VERSION.map(|number| number.to_string()).join(".")
+    }
+
+    #[test]
+    fn a_kernel_says_what_it_is() {
+        let kernel = CustomKernel::from_ptx(ptx(&line(&own_version()))).unwrap();
+        assert_eq!((kernel.entry(), kernel.head_dim(), kernel.dtype(), kernel.args_bytes()), ("mine", 96, DType::F16, 24));
+        assert!(kernel.has_score());
+        let other = CustomKernel::from_ptx(ptx(&line(&own_version()))).unwrap();
+        assert_ne!(kernel.id(), other.id());
+        assert_eq!(kernel.id(), kernel.clone().id());
+        assert_eq!(own_version(), env!("CARGO_PKG_VERSION"));
+    }
+
+    #[test]
+    fn what_is_no_such_kernel_is_refused() {
+        let refused = |text: &str, words: &str| {
+            let error = CustomKernel::from_ptx(text).unwrap_err().to_string();
+            assert!(error.starts_with("ptx is ") && error.contains(words), "{error}");
+        };
+        let good = line(&own_version());
+        refused("", "0 entries");
+        refused(&ptx(&good).replace("\n.version", "\n.visible .entry other(\n.version"), "2 entries");
+        refused(&ptx(""), "its facts are missing");
+        refused(&ptx(&line("0.0.0")), "made with version 0.0.0");
+        refused(&ptx(&good.replace(" args_bytes 24", "")), "facts this version understands");
+        for (old, new) in [("head_dim 96", "head_dim 80"), ("bf16 0", "bf16 2"), ("has_score 1", "has_score x"), ("bytes 24", "bytes -1")] {
+            refused(&ptx(&good.replace(old, new)), "facts that can be");
+        }
+    }
+}
