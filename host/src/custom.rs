@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hopper_attention_kernels::config::{TileConfig, general_config};
+use hopper_attention_kernels::config::{MAX_SMEM_BYTES, TileConfig, custom_config};
 use hopper_attention_kernels::params::VERSION;
 
 use crate::context::Context;
@@ -117,7 +117,8 @@ impl Facts {
         let Some(words) = ptx.lines().find_map(|line| line.strip_prefix(FACTS)).map(|facts| facts.split(' ').collect::<Vec<_>>()) else {
             return refuse(entry, "a kernel that forward_kernel! defines and hopper-attention-builder builds: its facts are missing");
         };
-        let [version, "head_dim", head_dim, "bf16", bf16, "has_score", has_score, "args_bytes", args_bytes] = words[..] else {
+        let [version, "head_dim", head_dim, "tile_n", tile_n, "bf16", bf16, "has_score", has_score, "args_bytes", args_bytes] = words[..]
+        else {
             return refuse(entry, &format!("a kernel whose facts this version understands, and they are: {}", words.join(" ")));
         };
         let own = VERSION.map(|number| number.to_string()).join(".");
@@ -125,8 +126,15 @@ impl Facts {
             return refuse(&format!("{entry}, made with version {version}"), &format!("made with version {own}, that of this library"));
         }
         let flag = |word: &str| ["0", "1"].iter().position(|&flag| flag == word).map(|flag| flag == 1);
-        let config = head_dim.parse().ok().and_then(|head_dim| general_config(head_dim).filter(|config| config.head_dim == head_dim));
-        match (config, flag(bf16), flag(has_score), args_bytes.trim_end().parse().ok()) {
+        let shape = head_dim.parse().ok().and_then(|head_dim| custom_config(head_dim).filter(|shape| shape.head_dim == head_dim));
+        let tile_n = tile_n.parse().ok().filter(|tile_n: &u32| (16..=256).contains(tile_n) && tile_n.is_multiple_of(16));
+        let config = shape.zip(tile_n).map(|(shape, tile_n)| TileConfig { tile_n, ..shape });
+        match (
+            config.filter(|config| config.smem_bytes() <= MAX_SMEM_BYTES),
+            flag(bf16),
+            flag(has_score),
+            args_bytes.trim_end().parse().ok(),
+        ) {
             (Some(config), Some(bf16), Some(has_score), Some(args_bytes)) => {
                 let dtype = if bf16 { DType::Bf16 } else { DType::F16 };
                 Ok(Self { entry: entry.to_owned(), config, dtype, has_score, args_bytes })
@@ -147,7 +155,7 @@ mod tests {
     }
 
     fn line(version: &str) -> String {
-        format!("// attention_kernel {version} head_dim 96 bf16 0 has_score 1 args_bytes 24")
+        format!("// attention_kernel {version} head_dim 96 tile_n 96 bf16 0 has_score 1 args_bytes 24")
     }
 
     fn own_version() -> String {
@@ -177,7 +185,14 @@ mod tests {
         refused(&ptx(""), "its facts are missing");
         refused(&ptx(&line("0.0.0")), "made with version 0.0.0");
         refused(&ptx(&good.replace(" args_bytes 24", "")), "facts this version understands");
-        for (old, new) in [("head_dim 96", "head_dim 80"), ("bf16 0", "bf16 2"), ("has_score 1", "has_score x"), ("bytes 24", "bytes -1")] {
+        for (old, new) in [
+            ("head_dim 96", "head_dim 80"),
+            ("tile_n 96", "tile_n 100"),
+            ("tile_n 96", "tile_n 256"),
+            ("bf16 0", "bf16 2"),
+            ("has_score 1", "has_score x"),
+            ("bytes 24", "bytes -1"),
+        ] {
             refused(&ptx(&good.replace(old, new)), "facts that can be");
         }
     }

@@ -108,7 +108,8 @@ impl TileConfig {
         }
     }
 
-    const fn check(&self) {
+    /// Panics, at compile time, unless a kernel of this shape can be.
+    pub const fn check(&self) {
         assert!(self.head_dim.is_multiple_of(16) && self.head_dim <= 256, "wgmma takes K in steps of 16");
         assert!(
             self.tile_n.is_multiple_of(16) && self.tile_n <= 256,
@@ -175,9 +176,15 @@ pub const FORWARD: [TileConfig; 10] = [
 pub const GENERAL: [TileConfig; 5] =
     [general(64, 192, 112, 2), general(96, 192, 96, 2), general(128, 128, 128, 2), general(192, 128, 80, 1), general(256, 128, 64, 1)];
 
+/// The shapes of kernels with functions of a user's own (`forward_kernel!`), by head_dim. Functions need registers too: two math warpgroups have
+/// the most, and with these many keys 40 to 70 of a thread's remain for them.
+pub const CUSTOM: [TileConfig; 5] =
+    [general(64, 128, 128, 2), general(96, 128, 96, 2), general(128, 128, 96, 2), general(192, 128, 80, 1), general(256, 128, 64, 1)];
+
 const _: () = {
     check_all(&FORWARD);
     check_all(&GENERAL);
+    check_all(&CUSTOM);
 };
 
 const fn check_all(table: &[TileConfig]) {
@@ -208,6 +215,21 @@ pub const fn shape(head_dim: u32, causal: bool) -> TileConfig {
 #[inline]
 pub const fn general_shape(head_dim: u32) -> TileConfig {
     native(general_config(head_dim), head_dim)
+}
+
+/// The shape of a kernel with functions of a user's own, of this native size; with other than the table's keys a step where `tile_n` is given.
+#[inline]
+pub const fn custom_shape(head_dim: u32, tile_n: Option<u32>) -> TileConfig {
+    let shape = native(custom_config(head_dim), head_dim);
+    match tile_n {
+        Some(tile_n) => TileConfig { tile_n, ..shape },
+        None => shape,
+    }
+}
+
+/// The shape in [`CUSTOM`] that serves `head_dim`.
+pub const fn custom_config(head_dim: u32) -> Option<TileConfig> {
+    smallest(&CUSTOM, head_dim, false)
 }
 
 #[inline]

@@ -5,6 +5,7 @@
 /// ```ignore
 /// hopper_attention_kernels::forward_kernel!(documents_hdim64_bf16 {
 ///     head_dim: 64,             // 64, 96, 128, 192 or 256: the native sizes; smaller head_dims run on it with zero fill
+///     tile_n: 64,               // optional: keys a step, a multiple of 16; fewer leave more registers to the functions
 ///     dtype: Bf16,              // or F16
 ///     args: DocumentArgs,       // #[repr(C)] and Copy, at most 16 bytes aligned: the kernel's own parameter
 ///     score: RelativeBias,      // ScoreMod<DocumentArgs>; `Identity` for none
@@ -18,10 +19,12 @@
 #[macro_export]
 macro_rules! forward_kernel {
     ($(#[$attribute:meta])* $entry:ident {
-        head_dim: $head_dim:expr, dtype: $dtype:ident, args: $args:ty, score: $score:ty, mask: $mask:ty $(,)?
+        head_dim: $head_dim:expr, $(tile_n: $tile_n:expr,)? dtype: $dtype:ident, args: $args:ty, score: $score:ty, mask: $mask:ty $(,)?
     }) => {
+        // That of the kernels crate is declared in another module. The builder takes the declarations of several kernels for one.
+        ::core::arch::global_asm!(".extern .shared .align 1024 .b8 hopper_attention_smem[];");
         $crate::forward_entry!($(#[$attribute])* #[allow(improper_ctypes_definitions)] $entry {
-            shape: $crate::config::general_shape($head_dim),
+            shape: $crate::config::custom_shape($head_dim, $crate::given!($($tile_n)?)),
             dtype: $dtype,
             args: $args,
             score: $score,
@@ -33,13 +36,16 @@ macro_rules! forward_kernel {
             facts: {
                 const VERSION: [u32; 3] = $crate::params::VERSION;
                 const ARGS_BYTES: usize = ::core::mem::size_of::<$args>();
+                const SHAPE: $crate::config::TileConfig = $crate::config::custom_shape($head_dim, $crate::given!($($tile_n)?));
+                const { SHAPE.check() };
                 const { assert!(::core::mem::align_of::<$args>() <= 16 && ARGS_BYTES <= $crate::params::MAX_ARGS_BYTES) };
                 ::core::arch::asm!(
-                    "// attention_kernel {major}.{minor}.{patch} head_dim {head_dim} bf16 {bf16} has_score {has_score} args_bytes {args_bytes}",
+                    "// attention_kernel {major}.{minor}.{patch} head_dim {head_dim} tile_n {tile_n} bf16 {bf16} has_score {has_score} args_bytes {args_bytes}",
                     major = const VERSION[0],
                     minor = const VERSION[1],
                     patch = const VERSION[2],
-                    head_dim = const $crate::config::general_shape($head_dim).head_dim,
+                    head_dim = const SHAPE.head_dim,
+                    tile_n = const SHAPE.tile_n,
                     bf16 = const ($crate::config::DType::$dtype as u32 == $crate::config::DType::Bf16 as u32) as u32,
                     has_score = const !<$score as $crate::function::ScoreMod<$args>>::IS_IDENTITY as u32,
                     args_bytes = const ARGS_BYTES,
@@ -99,6 +105,18 @@ macro_rules! forward_entry {
                 );
             }
         }
+    };
+}
+
+/// An option's value, if there is one.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! given {
+    () => {
+        None
+    };
+    ($value:expr) => {
+        Some($value)
     };
 }
 
