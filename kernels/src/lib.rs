@@ -22,7 +22,7 @@ pub mod schedule;
 pub mod combine;
 #[cfg(target_arch = "nvptx64")]
 mod define;
-#[cfg(target_arch = "nvptx64")]
+#[cfg(all(target_arch = "nvptx64", feature = "entries"))]
 pub mod entry;
 #[cfg(target_arch = "nvptx64")]
 pub mod forward;

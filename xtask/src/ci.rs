@@ -6,7 +6,7 @@ use crate::ptx;
 use crate::setup;
 use crate::tally::Tally;
 use crate::test;
-use crate::toolchain::{CoreSource, require_pinned};
+use crate::toolchain::CoreSource;
 use crate::workspace::{artifacts, cargo, output_of, root, run as run_command, stdout_of, target};
 use anyhow::{Context, Result, ensure};
 use std::env;
@@ -105,7 +105,7 @@ fn clippy(_: &mut Tally) -> Result<()> {
 }
 
 fn device_clippy(_: &mut Tally) -> Result<()> {
-    let mut command = ptx::device_cargo("clippy", &require_pinned()?, CoreSource::Auto, &[])?;
+    let mut command = ptx::builder(CoreSource::Auto)?.cargo("clippy")?;
     run_command(command.args(["--", "-Dwarnings"]))?;
     Ok(())
 }
@@ -197,7 +197,7 @@ fn documentation(_: &mut Tally) -> Result<()> {
     let mut host = cargo();
     host.args(["doc", "--workspace"]);
     // The kernels' device modules exist for their target only.
-    let device = ptx::device_cargo("doc", &require_pinned()?, CoreSource::Auto, &[])?;
+    let device = ptx::builder(CoreSource::Auto)?.cargo("doc")?;
     for mut command in [host, device] {
         run_command(command.arg("--no-deps").env("RUSTDOCFLAGS", "-Dwarnings"))?;
     }

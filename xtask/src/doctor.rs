@@ -4,7 +4,7 @@ use crate::device::{self, Gpu};
 use crate::emulator;
 use crate::ptx;
 use crate::toolchain;
-use crate::tools::{self, RELEASE, Tools};
+use crate::tools::{self, RELEASE};
 use crate::workspace::{output_of, shown};
 use anyhow::{Result, bail};
 use std::process::Command;
@@ -70,7 +70,7 @@ fn core_row() -> Row {
 
 fn tool_rows() -> Vec<Row> {
     let install = || "cargo xtask setup".to_owned();
-    let ptxas = match Tools::find() {
+    let ptxas = match tools::assembler() {
         Ok(Some(tools)) if tools.release == RELEASE => Ok(format!("{RELEASE}  {}", tools.ptxas.display())),
         Ok(Some(tools)) => {
             Ok(format!("{} (resources are compared with {RELEASE} only: cargo xtask setup)  {}", tools.release, tools.ptxas.display()))

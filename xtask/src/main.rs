@@ -1,5 +1,5 @@
-//! `cargo xtask`: every task of the repository. One file per command; no crate of the workspace is needed to compile this one, so that it
-//! works where the PTX is missing or a crate is broken.
+//! `cargo xtask`: every task of the repository. One file per command; of the workspace's crates only the builder is needed to compile this
+//! one, so that it works where the PTX is missing or another crate is broken.
 
 mod bench;
 mod bundle;

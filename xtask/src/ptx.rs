@@ -1,29 +1,23 @@
 //! `cargo xtask ptx`: the kernels' PTX, from source to committed files.
 //!
 //! ```text
-//! rustc (nvptx64-nvidia-cuda, core from source)  -> one module        compile
+//! rustc (nvptx64-nvidia-cuda, core from source)  -> one module        the crate builder; compile: of which crate
 //! or rust-cuda                                   -> one module        rust_cuda
-//! module -> header, items, entries                                    module
-//! entry  -> one self-contained file                                   entry
-//! file   -> registers, instructions; any warning is an error          assemble
-//! folder -> what it declares, beside another compiler's               finished, compare
+//! module -> one self-contained file an entry                          the crate builder
+//! file   -> registers, instructions; any warning is an error          the crate builder
+//! folder -> what it declares, beside another compiler's               compare
 //! ```
 
-mod assemble;
 mod compare;
 mod compile;
-mod entry;
-mod finished;
-mod module;
 mod rust_cuda;
 
 use crate::toolchain::CoreSource;
-use crate::tools::{RELEASE, Tools};
+use crate::tools::{self, RELEASE};
 use crate::workspace::{shown, target};
 use anyhow::{Context, Result, bail, ensure};
-use assemble::Resources;
-pub use compile::device_cargo;
-use entry::EntryFile;
+pub use compile::builder;
+use hopper_attention_builder::{Kernel, Resources, finish, table};
 pub use rust_cuda::needs as rust_cuda_needs;
 use std::collections::BTreeSet;
 use std::fs;
@@ -96,62 +90,56 @@ pub fn run(options: &Options) -> Result<()> {
     });
     let raw = match (&options.from, options.backend) {
         (Some(path), _) => compile::read(path)?,
-        (None, Backend::Rustc) => compile::compile(options)?,
+        (None, Backend::Rustc) => builder(options.core)?.rustflags(&options.rustflags).features(&options.features).module()?,
         (None, Backend::RustCuda) => rust_cuda::compile(&folder)?,
-        (None, Backend::StandIn) => compile::stand_in(options.core)?,
+        (None, Backend::StandIn) => compile::stand_in(options.core)?.module()?,
     };
-    let files = entry::files(&module::parse(&raw)?, &options.only)?;
-    if files.is_empty() {
+    let kernels = finish(&raw, &options.only, compile::MADE_BY)?;
+    if kernels.is_empty() {
         bail!("the module holds no kernel{}", if options.only.is_empty() { String::new() } else { format!(" called *{}*", options.only) });
     }
     match options.backend {
         Backend::Rustc => {}
         Backend::StandIn => {
             ensure!(options.only.is_empty(), "--backend stand-in is for all kernels: leave out --only");
-            let wrong = stale_kernels(&folder, &files)?;
+            let wrong = stale_kernels(&folder, &kernels)?;
             ensure!(wrong.is_empty(), "the feature nvvm makes other PTX than {} holds:\n  {}", shown(&folder), wrong.join("\n  "));
-            println!("the feature nvvm compiles, and makes the same {} kernels", files.len());
+            println!("the feature nvvm compiles, and makes the same {} kernels", kernels.len());
             return Ok(());
         }
         Backend::RustCuda => {
-            write(&folder, &files, options.only.is_empty())?;
-            println!("wrote {} kernels to {}", files.len(), shown(&folder));
+            write(&folder, &kernels, options.only.is_empty())?;
+            println!("wrote {} kernels to {}", kernels.len(), shown(&folder));
             let comparison = compare::compare(&folder, &compile::committed(), options)?;
             fs::write(folder.join(COMPARISON), comparison.text())?;
             return comparison.conclude();
         }
     }
     if options.check {
-        let mut wrong = stale_kernels(&folder, &files)?;
-        let judged = judge(&files, options);
+        let mut wrong = stale_kernels(&folder, &kernels)?;
+        let judged = judge(&kernels, options);
         let report = judged.as_ref().ok().and_then(Option::as_deref).map(resources_text);
         wrong.extend(report.as_deref().and_then(|report| stale(&folder.join(RESOURCES), report)));
-        return conclude(&folder, files.len(), &wrong, judged);
+        return conclude(&folder, kernels.len(), &wrong, judged);
     }
     // Written before ptxas judges them, so that a kernel that it refuses can be looked at.
-    write(&folder, &files, options.only.is_empty())?;
-    let resources = judge(&files, options)?;
+    write(&folder, &kernels, options.only.is_empty())?;
+    let resources = judge(&kernels, options)?;
     if let Some(report) = resources.as_deref().filter(|_| options.only.is_empty()).map(resources_text) {
         fs::write(folder.join(RESOURCES), report)?;
     }
-    println!("wrote {} kernels to {}", files.len(), shown(&folder));
+    println!("wrote {} kernels to {}", kernels.len(), shown(&folder));
     Ok(())
 }
 
-fn write(folder: &Path, files: &[EntryFile], remove_others: bool) -> Result<()> {
+fn write(folder: &Path, kernels: &[Kernel], remove_others: bool) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     if remove_others {
-        for name in ptx_names(folder)?.difference(&files.iter().map(|file| file.name.clone()).collect()) {
+        for name in ptx_names(folder)?.difference(&kernels.iter().map(|kernel| kernel.name.clone()).collect()) {
             fs::remove_file(folder.join(format!("{name}.ptx")))?;
         }
     }
-    for file in files {
-        let path = folder.join(format!("{}.ptx", file.name));
-        // An unchanged file keeps its date: cargo would rebuild the library for a new one.
-        if fs::read_to_string(&path).ok().as_deref() != Some(&file.text) {
-            fs::write(&path, &file.text).with_context(|| format!("cannot write {}", path.display()))?;
-        }
-    }
+    kernels.iter().try_for_each(|kernel| kernel.write(folder))?;
     Ok(())
 }
 
@@ -165,44 +153,24 @@ fn ptx_names(folder: &Path) -> Result<BTreeSet<String>> {
 }
 
 /// What ptxas says, or `None` where it is not installed. Fails if it objects to any kernel.
-fn judge(files: &[EntryFile], options: &Options) -> Result<Option<Vec<(String, Resources)>>> {
+fn judge(kernels: &[Kernel], options: &Options) -> Result<Option<Vec<(String, Resources)>>> {
     let missing = |why: &str| {
-        print_table(files, &[]);
+        print!("{}", table(kernels, &[]));
         ensure!(!options.require_ptxas, "{why}: run `cargo xtask setup`");
-        println!("{} kernels NOT assembled: {why} (`cargo xtask setup` installs it)", files.len());
+        println!("{} kernels NOT assembled: {why} (`cargo xtask setup` installs it)", kernels.len());
         Ok(None)
     };
-    let Some(tools) = Tools::find()? else { return missing("no ptxas found") };
-    let results = assemble::assemble(files, &tools, &target().join("ptx-build/assembled"), options.sass.as_deref())?;
-    let mut good = Vec::new();
-    let mut bad = Vec::new();
-    for (name, result) in results {
-        match result {
-            Ok(resources) => good.push((name, resources)),
-            Err(error) => bad.push(format!("{name}: {error:#}")),
-        }
-    }
-    print_table(files, &good);
-    ensure!(bad.is_empty(), "ptxas {} objects to {} of {} kernels:\n  {}", tools.release, bad.len(), files.len(), bad.join("\n  "));
-    if tools.release != RELEASE || tools.nvdisasm.is_none() {
-        let found = format!("ptxas {}{}", tools.release, if tools.nvdisasm.is_none() { " without nvdisasm" } else { "" });
+    let Some(assembler) = tools::assembler()? else { return missing("no ptxas found") };
+    let judgement = assembler.judge(kernels, &compile::scratch().join("assembled"), options.sass.as_deref())?;
+    print!("{}", table(kernels, &judgement.taken));
+    let resources = judgement.resources()?;
+    if assembler.release != RELEASE || assembler.nvdisasm.is_none() {
+        let found = format!("ptxas {}{}", assembler.release, if assembler.nvdisasm.is_none() { " without nvdisasm" } else { "" });
         ensure!(!options.require_ptxas, "{RESOURCES} is recorded with {RELEASE}, and this is {found}: run `cargo xtask setup`");
-        println!("{} kernels assembled, {RESOURCES} left alone: it is recorded with {RELEASE}, and this is {found}", files.len());
+        println!("{} kernels assembled, {RESOURCES} left alone: it is recorded with {RELEASE}, and this is {found}", kernels.len());
         return Ok(None);
     }
-    Ok(Some(good))
-}
-
-fn print_table(files: &[EntryFile], resources: &[(String, Resources)]) {
-    let width = files.iter().map(|file| file.name.len()).max().unwrap_or(0);
-    println!("{:width$}  {:>6}  {:>7}  {:>9}  {:>12}", "kernel", "lines", "bytes", "registers", "instructions");
-    for file in files {
-        let found = resources.iter().find(|(name, _)| *name == file.name).map(|(_, resources)| resources);
-        let registers = found.map_or("-".to_owned(), |resources| resources.registers.to_string());
-        let instructions = found.and_then(|resources| resources.instructions).map_or("-".to_owned(), |counts| counts.total.to_string());
-        println!("{:width$}  {:>6}  {:>7}  {registers:>9}  {instructions:>12}", file.name, file.text.lines().count(), file.text.len());
-    }
-    println!("{} kernels, {} KiB", files.len(), files.iter().map(|file| file.text.len()).sum::<usize>().div_ceil(1024));
+    Ok(Some(resources))
 }
 
 fn resources_text(all: &[(String, Resources)]) -> String {
@@ -224,11 +192,11 @@ fn resources_text(all: &[(String, Resources)]) -> String {
 }
 
 /// The committed kernels that differ from those made, and how.
-fn stale_kernels(folder: &Path, files: &[EntryFile]) -> Result<Vec<String>> {
-    let made: BTreeSet<String> = files.iter().map(|file| file.name.clone()).collect();
+fn stale_kernels(folder: &Path, kernels: &[Kernel]) -> Result<Vec<String>> {
+    let made: BTreeSet<String> = kernels.iter().map(|kernel| kernel.name.clone()).collect();
     let mut wrong: Vec<String> =
         ptx_names(folder)?.difference(&made).map(|name| format!("{name}.ptx: no kernel of this name in the source")).collect();
-    wrong.extend(files.iter().filter_map(|file| stale(&folder.join(format!("{}.ptx", file.name)), &file.text)));
+    wrong.extend(kernels.iter().filter_map(|kernel| stale(&folder.join(format!("{}.ptx", kernel.name)), &kernel.ptx)));
     Ok(wrong)
 }
 
@@ -268,7 +236,7 @@ fn first_difference(committed: &str, made: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use assemble::Instructions;
+    use hopper_attention_builder::Instructions;
 
     #[test]
     fn differences_name_the_line() {

@@ -1,18 +1,17 @@
 //! Two folders of PTX for the same kernels, side by side: what they declare must agree; what ptxas makes of them is shown.
 
-use super::assemble::{Instructions, Resources, assemble};
-use super::entry::EntryFile;
-use super::finished::{self, Finished};
+use super::compile::scratch;
 use super::{Options, ptx_names};
-use crate::tools::Tools;
-use crate::workspace::{shown, target};
+use crate::tools;
+use crate::workspace::shown;
 use anyhow::{Context, Result, ensure};
+use hopper_attention_builder::{Assembler, Finished, Instructions, Kernel, Resources, inspect};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 /// One kernel of one folder.
-struct Kernel {
+struct Compared {
     finished: Finished,
     lines: usize,
     resources: Option<Resources>,
@@ -21,34 +20,33 @@ struct Kernel {
 /// One folder.
 struct Side {
     folder: String,
-    kernels: BTreeMap<String, Kernel>,
+    kernels: BTreeMap<String, Compared>,
     /// Files that do not conform, and kernels that ptxas objects to.
     problems: Vec<String>,
 }
 
 impl Side {
-    fn read(folder: &Path, only: &str, tools: Option<&Tools>, scratch: &str, sass: Option<&Path>) -> Result<Self> {
+    fn read(folder: &Path, only: &str, assembler: Option<&Assembler>, subfolder: &str, sass: Option<&Path>) -> Result<Self> {
         let mut side = Self { folder: shown(folder), kernels: BTreeMap::new(), problems: Vec::new() };
-        let mut files = Vec::new();
+        let mut kernels = Vec::new();
         for name in ptx_names(folder)?.into_iter().filter(|name| name.contains(only)) {
-            let text = fs::read_to_string(folder.join(format!("{name}.ptx"))).with_context(|| format!("cannot read {name}.ptx"))?;
-            match finished::read(&text) {
+            let ptx = fs::read_to_string(folder.join(format!("{name}.ptx"))).with_context(|| format!("cannot read {name}.ptx"))?;
+            match inspect(&ptx) {
                 Ok(finished) if finished.name == name => {
-                    side.kernels.insert(name.clone(), Kernel { finished, lines: text.lines().count(), resources: None });
-                    files.push(EntryFile { name, text });
+                    side.kernels.insert(name.clone(), Compared { finished, lines: ptx.lines().count(), resources: None });
+                    kernels.push(Kernel { name, ptx });
                 }
                 Ok(finished) => side.problems.push(format!("{name}.ptx holds the kernel {}", finished.name)),
                 Err(error) => side.problems.push(format!("{name}.ptx: {error:#}")),
             }
         }
         ensure!(!side.kernels.is_empty() || !side.problems.is_empty(), "{} holds no PTX", side.folder);
-        let Some(tools) = tools else { return Ok(side) };
-        for (name, result) in assemble(&files, tools, &target().join("ptx-build").join(scratch), sass)? {
-            match result {
-                Ok(resources) => side.kernels.get_mut(&name).expect("only kernels were assembled").resources = Some(resources),
-                Err(error) => side.problems.push(format!("{name}: {error:#}")),
-            }
+        let Some(assembler) = assembler else { return Ok(side) };
+        let judgement = assembler.judge(&kernels, &scratch().join(subfolder), sass)?;
+        for (name, resources) in judgement.taken {
+            side.kernels.get_mut(&name).expect("only kernels were assembled").resources = Some(resources);
         }
+        side.problems.extend(judgement.refused.iter().map(ToString::to_string));
         Ok(side)
     }
 }
@@ -66,13 +64,13 @@ pub struct Comparison {
 /// # Errors
 /// A folder without PTX; no ptxas where it is required. What is wrong with the PTX is for [`Comparison::conclude`] to say.
 pub fn compare(a: &Path, b: &Path, options: &Options) -> Result<Comparison> {
-    let tools = Tools::find()?;
-    ensure!(tools.is_some() || !options.require_ptxas, "no ptxas found: run `cargo xtask setup`");
-    let side = |folder, scratch, sass| Side::read(folder, &options.only, tools.as_ref(), scratch, sass);
+    let assembler = tools::assembler()?;
+    ensure!(assembler.is_some() || !options.require_ptxas, "no ptxas found: run `cargo xtask setup`");
+    let side = |folder, subfolder, sass| Side::read(folder, &options.only, assembler.as_ref(), subfolder, sass);
     Ok(Comparison {
         a: side(a, "compared-a", options.sass.as_deref())?,
         b: side(b, "compared-b", None)?,
-        release: tools.as_ref().map(|tools| tools.release.clone()),
+        release: assembler.as_ref().map(|assembler| assembler.release.clone()),
     })
 }
 
@@ -142,7 +140,7 @@ impl Comparison {
     }
 }
 
-fn row(name: &str, width: usize, kernels: [Option<&Kernel>; 2]) -> String {
+fn row(name: &str, width: usize, kernels: [Option<&Compared>; 2]) -> String {
     let cell = |value: Option<u32>| value.map_or("-".to_owned(), |value| value.to_string());
     let resources = kernels.map(|kernel| kernel.and_then(|kernel| kernel.resources.as_ref()));
     let counts = |count: fn(&Instructions) -> u32| resources.map(|resources| Some(count(resources?.instructions.as_ref()?)));
@@ -170,7 +168,7 @@ mod tests {
             let finished = Finished { name: name.to_owned(), parameters: vec![parameter.to_owned()], threads, fusible: 0 };
             let resources =
                 Resources { registers: 168, instructions: Some(Instructions { total, wgmma: 32, exp2: 64 }), ..Default::default() };
-            (name.to_owned(), Kernel { finished, lines: 100, resources: Some(resources) })
+            (name.to_owned(), Compared { finished, lines: 100, resources: Some(resources) })
         });
         Side { folder: folder.to_owned(), kernels: kernels.collect(), problems: problems.iter().map(|text| (*text).to_owned()).collect() }
     }

@@ -3,7 +3,7 @@
 //! Only the outline is parsed. An item ends with the line that closes its braces or ends its declaration, as both LLVM and libNVVM
 //! write it.
 
-use anyhow::{Context, Result, bail, ensure};
+use crate::error::{Error, bail, ensure};
 
 /// One module-level item: its lines, without comments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,15 +61,16 @@ pub struct Module {
 ///
 /// # Errors
 /// No `.version`, a target other than sm_90a, another address size, or an item without an end.
-pub fn parse(text: &str) -> Result<Module> {
+pub fn parse(text: &str) -> Result<Module, Error> {
     let mut module = Module { version: (0, 0), entries: Vec::new(), others: Vec::new() };
     let (mut target, mut address_size) = (None, None);
     for item in items(text)? {
         let words: Vec<_> = item.text().split_whitespace().collect();
         match words.as_slice() {
             [".version", version] => {
-                let (major, minor) = version.split_once('.').context("a version without a dot")?;
-                module.version = (major.parse()?, minor.parse()?);
+                let parts = version.split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+                let Some(parts) = parts else { bail!("not a version: {}", item.text()) };
+                module.version = parts;
             }
             [".target", name @ ..] => target = Some(name.join(" ")),
             [".address_size", size] => address_size = Some((*size).to_owned()),
@@ -83,7 +84,7 @@ pub fn parse(text: &str) -> Result<Module> {
     Ok(module)
 }
 
-fn items(text: &str) -> Result<Vec<Item>> {
+fn items(text: &str) -> Result<Vec<Item>, Error> {
     let mut items: Vec<Item> = Vec::new();
     let mut open: Option<Item> = None;
     let mut depth = 0i32;

@@ -1,8 +1,8 @@
 //! What a finished PTX file declares, whoever compiled it.
 
-use super::entry::{MAX_VERSION, referenced, refuse_local_memory};
-use super::module::{Item, parse, tokens};
-use anyhow::{Context, Result, bail, ensure};
+use crate::entry::{MAX_VERSION, referenced, refuse_local_memory};
+use crate::error::{Error, bail, ensure};
+use crate::module::{Item, parse, tokens};
 
 /// A file's kernel, as its launch sees it.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,12 +17,12 @@ pub struct Finished {
     pub fusible: usize,
 }
 
-/// Reads a file's text.
+/// Reads a kernel's finished text.
 ///
 /// # Errors
-/// Not exactly one visible entry, a newer PTX version than drivers of CUDA 12.3 know, no launch bounds, local memory, a call, or a reference
+/// [`Error::Ptx`]: not exactly one visible entry, a newer PTX version than drivers of CUDA 12.3 know, no launch bounds, local memory, a call, or a reference
 /// to anything but dynamic shared memory.
-pub fn read(text: &str) -> Result<Finished> {
+pub fn inspect(text: &str) -> Result<Finished, Error> {
     let module = parse(text)?;
     let [entry] = module.entries.as_slice() else { bail!("{} entries instead of one", module.entries.len()) };
     let name = entry.entry_name().expect("an entry has a name");
@@ -42,7 +42,7 @@ pub fn read(text: &str) -> Result<Finished> {
     })
 }
 
-fn parameters(entry: &Item, name: &str) -> Result<Vec<String>> {
+fn parameters(entry: &Item, name: &str) -> Result<Vec<String>, Error> {
     let declarations = entry.lines.iter().map(|(number, line)| (number, line.trim())).filter(|(_, line)| line.starts_with(".param "));
     let mut parameters = Vec::new();
     for (index, (number, line)) in declarations.enumerate() {
@@ -56,12 +56,14 @@ fn parameters(entry: &Item, name: &str) -> Result<Vec<String>> {
     Ok(parameters)
 }
 
-fn threads(entry: &Item) -> Result<u32> {
+fn threads(entry: &Item) -> Result<u32, Error> {
     let header = || entry.lines.iter().map(|(_, line)| line.trim()).take_while(|line| *line != "{");
-    let bounds = header().find_map(|line| line.strip_prefix(".maxntid ")).context("no launch bounds: setmaxnreg would be ignored")?;
+    let bounds = header().find_map(|line| line.strip_prefix(".maxntid "));
+    let Some(bounds) = bounds else { bail!("no launch bounds: setmaxnreg would be ignored") };
     ensure!(header().any(|line| line == ".minnctapersm 1"), "no .minnctapersm 1: setmaxnreg would be ignored");
     let threads = bounds.strip_suffix(", 1, 1").and_then(|threads| threads.parse().ok());
-    threads.with_context(|| format!("launch bounds of one dimension are expected: .maxntid {bounds}"))
+    let Some(threads) = threads else { bail!("launch bounds of one dimension are expected: .maxntid {bounds}") };
+    Ok(threads)
 }
 
 #[cfg(test)]
@@ -78,13 +80,13 @@ mod tests {
             threads: 384,
             fusible: 1,
         };
-        assert_eq!(read(TEXT).unwrap(), expected);
+        assert_eq!(inspect(TEXT).unwrap(), expected);
     }
 
     #[test]
     fn what_does_not_conform_is_named() {
         let refused = |old: &str, new: &str, words: &str| {
-            let error = format!("{:#}", read(&TEXT.replace(old, new)).unwrap_err());
+            let error = inspect(&TEXT.replace(old, new)).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         };
         refused(".version 8.3", ".version 9.5", "9.5 is newer than 8.3");

@@ -1,0 +1,76 @@
+//! Where the source of `core` comes from: no prebuilt `core` for nvptx64 is used.
+
+use crate::error::{Error, file};
+use crate::toolchain::Toolchain;
+use std::fs;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+/// Where the source of `core` comes from. It has to be that of the rustc in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CoreSource {
+    /// The toolchain's rust-src, or else the archive that comes with this crate's repository ([`core_archive`]).
+    #[default]
+    Auto,
+    /// The toolchain's rust-src.
+    Toolchain,
+    /// An archive `NAME.tar.xz` of the folder `library` of Rust's sources.
+    Archive(PathBuf),
+    /// A folder `library` of Rust's sources.
+    Folder(PathBuf),
+}
+
+/// The archive in the repository that this crate was compiled in, whether it is there or not.
+#[must_use]
+pub fn core_archive(rustc_version: &str) -> PathBuf {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(""));
+    repository.join(format!("third_party/rust-library-{rustc_version}.tar.xz"))
+}
+
+impl CoreSource {
+    /// The folder to hand to cargo as the library's source, or `None` where cargo finds the toolchain's own. Archives are unpacked to `scratch`.
+    pub(crate) fn locate(&self, toolchain: &Toolchain, version: &str, scratch: &Path) -> Result<Option<PathBuf>, Error> {
+        let missing = |problem: String| Error::CoreSource { rustc: version.to_owned(), problem };
+        match self {
+            Self::Auto | Self::Toolchain if toolchain.rust_src()?.is_some() => Ok(None),
+            Self::Toolchain => Err(missing(format!("this toolchain has no rust-src: rustup component add rust-src --toolchain {version}"))),
+            Self::Auto => match core_archive(version) {
+                archive if archive.is_file() => unpack(&archive, scratch).map(Some),
+                archive => Err(missing(format!(
+                    "this toolchain has no rust-src (rustup component add rust-src --toolchain {version}), and {} is missing",
+                    archive.display()
+                ))),
+            },
+            Self::Archive(archive) if archive.is_file() => unpack(archive, scratch).map(Some),
+            Self::Archive(archive) => Err(missing(format!("{} is no file", archive.display()))),
+            Self::Folder(folder) if folder.join("core/src/lib.rs").is_file() => {
+                std::path::absolute(folder).map(Some).map_err(file("find", folder))
+            }
+            Self::Folder(folder) => Err(missing(format!("{} holds no core/src/lib.rs", folder.display()))),
+        }
+    }
+}
+
+fn unpack(archive: &Path, scratch: &Path) -> Result<PathBuf, Error> {
+    let name = archive.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let folder = scratch.join(name.strip_suffix(".tar.xz").unwrap_or(&name));
+    let library = folder.join("library");
+    if library.is_dir() {
+        return Ok(library);
+    }
+    fs::create_dir_all(scratch).map_err(file("make", scratch))?;
+    let mut packed = BufReader::new(fs::File::open(archive).map_err(file("read", archive))?);
+    let mut unpacked = Vec::new();
+    let broken = |error| Error::File { action: "unpack", path: archive.to_path_buf(), problem: error };
+    lzma_rs::xz_decompress(&mut packed, &mut unpacked).map_err(|error| broken(std::io::Error::other(format!("{error:?}"))))?;
+    // Under another name first: a folder of the final name is complete.
+    let partial = scratch.join(format!("{name}.partial-{}", std::process::id()));
+    tar::Archive::new(unpacked.as_slice()).unpack(&partial).map_err(broken)?;
+    match fs::rename(&partial, &folder) {
+        // Another process has unpacked it meanwhile.
+        Err(_) if library.is_dir() => _ = fs::remove_dir_all(&partial),
+        result => result.map_err(file("rename", &partial))?,
+    }
+    if library.is_dir() { Ok(library) } else { Err(broken(std::io::Error::other("it holds no folder `library`"))) }
+}
