@@ -16,6 +16,9 @@ pub(crate) const MAX_VERSION: (u32, u32) = (8, 3);
 /// crate: a kernel of another crate names the memory all the same.
 const DYNAMIC_SMEM: (&str, &str) = ("hopper_attention_smem", ".extern .shared .align 1024 .b8 hopper_attention_smem[];");
 
+/// How the comment begins in which a kernel of `forward_kernel!` says what its launch has to know. It becomes the text's second line.
+const FACTS: &str = "attention_kernel ";
+
 /// One kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
@@ -80,7 +83,9 @@ fn text(module: &Module, entry: &Item, name: &str, made_by: &str) -> Result<Stri
     }
     let threads = launch_bounds(entry)?;
     let (major, minor) = module.version.min(MAX_VERSION);
-    let mut text = format!("// Made by {made_by}: do not edit.\n.version {major}.{minor}\n.target sm_90a\n.address_size 64\n\n");
+    let facts = entry.comments.iter().find(|(_, comment)| comment.starts_with(FACTS));
+    let facts = facts.map_or_else(String::new, |(_, facts)| format!("// {facts}\n"));
+    let mut text = format!("// Made by {made_by}: do not edit.\n{facts}.version {major}.{minor}\n.target sm_90a\n.address_size 64\n\n");
     for line in declarations {
         text.push_str(line);
         text.push('\n');
@@ -206,6 +211,12 @@ mod tests {
             assert_eq!(one("8.3", outside, &body).unwrap().matches(declaration).count(), 1, "{outside}");
         }
         assert!(!one("8.3", declaration, BOUNDS).unwrap().contains("smem"));
+    }
+
+    #[test]
+    fn facts_come_second() {
+        let text = one("8.3", "", &format!("{BOUNDS}\t// attention_kernel 1.2.3 head_dim 64\n")).unwrap();
+        assert_eq!(text.lines().nth(1), Some("// attention_kernel 1.2.3 head_dim 64"));
     }
 
     #[test]

@@ -21,8 +21,6 @@ macro_rules! forward_kernel {
     ($(#[$attribute:meta])* $entry:ident {
         head_dim: $head_dim:expr, $(tile_n: $tile_n:expr,)? dtype: $dtype:ident, args: $args:ty, score: $score:ty, mask: $mask:ty $(,)?
     }) => {
-        // That of the kernels crate is declared in another module. The builder takes the declarations of several kernels for one.
-        ::core::arch::global_asm!(".extern .shared .align 1024 .b8 hopper_attention_smem[];");
         $crate::forward_entry!($(#[$attribute])* #[allow(improper_ctypes_definitions)] $entry {
             shape: $crate::config::custom_shape($head_dim, $crate::given!($($tile_n)?)),
             dtype: $dtype,
