@@ -6,9 +6,10 @@ use cust::memory::{CopyDestination, DeviceBuffer, DeviceSlice};
 use cust::stream::Stream;
 
 use crate::arrays::raw_array;
+use crate::custom::Custom;
 use crate::error::{check, check_cust, driver};
 use crate::plan::{CombinePlan, Plan};
-use crate::{Arrays, Element, Error, Layout, Tensor, TensorView, TensorViewMut, memory, raw, tensor};
+use crate::{Arrays, CustomKernel, Element, Error, Layout, Tensor, TensorView, TensorViewMut, memory, raw, tensor};
 
 /// What to compute: `O = softmax(softmax_scale * Q K^T + mask) V`, with the options set one by one.
 ///
@@ -130,11 +131,49 @@ impl Attention {
         v: impl Into<TensorView<'a, T>>,
         arrays: &Arrays<'_>,
     ) -> Result<Output<T>, Error> {
-        let (q, k, v) = (q.into(), k.into(), v.into());
+        // SAFETY: no kernel, nothing to answer for.
+        unsafe { self.compute(None, [q.into(), k.into(), v.into()], arrays) }
+    }
+
+    /// [`Attention::forward_with`] by a kernel of the caller's own score and mask functions, to which `args` is handed; see
+    /// [`raw::forward_custom`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Attention::forward_with`] and [`raw::forward_custom`].
+    ///
+    /// # Safety
+    ///
+    /// `A` is the `args` type that the kernel was defined with, and `args` is what its functions ask for: memory that they read, for instance,
+    /// is allocated, of the current context, and written by nobody until this returns.
+    pub unsafe fn forward_custom<'a, T: Element, A: Copy>(
+        &self,
+        kernel: &CustomKernel,
+        args: &A,
+        q: impl Into<TensorView<'a, T>>,
+        k: impl Into<TensorView<'a, T>>,
+        v: impl Into<TensorView<'a, T>>,
+        arrays: &Arrays<'_>,
+    ) -> Result<Output<T>, Error> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.compute(Some(Custom::new(kernel, args)?), [q.into(), k.into(), v.into()], arrays) }
+    }
+
+    /// [`Attention::forward_with`], or [`Attention::forward_custom`] by `custom`.
+    ///
+    /// # Safety
+    ///
+    /// If there is `custom`, that of [`Attention::forward_custom`].
+    unsafe fn compute<T: Element>(
+        &self,
+        custom: Option<Custom<'_>>,
+        [q, k, v]: [TensorView<'_, T>; 3],
+        arrays: &Arrays<'_>,
+    ) -> Result<Output<T>, Error> {
         let (options, arrays) = (self.options.check_addresses(true), arrays.as_raw());
         let null_stream = ptr::null_mut();
         // First, so that on a full device a wrong shape is not called a lack of memory.
-        Plan::check_inputs([q.as_raw(), k.as_raw(), v.as_raw()], &options, &arrays)?;
+        Plan::check_inputs(custom.as_ref().map(|custom| custom.kernel), [q.as_raw(), k.as_raw(), v.as_raw()], &options, &arrays)?;
         // SAFETY: the arrays are borrowed until the end of this function, and the stream is the legacy default stream.
         unsafe { raw::check_lengths(q.as_raw(), k.as_raw(), &arrays, null_stream)? };
         let [batch, seqlen_q, num_heads, _] = q.layout().shape;
@@ -142,10 +181,10 @@ impl Attention {
         // SAFETY: the kernel writes every element, or they are written here; where either fails, the tensors are dropped unread.
         let (mut o, lse) = unsafe { Output::uninitialized([batch, seqlen_q, num_heads, head_dim_v], all_written)? };
         // SAFETY: the tensors are borrowed until the end of this function, which waits for the work; their views were checked against
-        // the memory they borrow, and the addresses are checked to be of this context.
+        // the memory they borrow, and the addresses are checked to be of this context. For `custom` the caller answers.
         unsafe {
             let (o, lse) = (o.view_mut(), Some(raw_lse(&lse)));
-            raw::forward_with(q.as_raw(), k.as_raw(), v.as_raw(), o.as_raw(), lse, &options, &arrays, null_stream)?;
+            raw::enqueue(custom.as_ref(), [q.as_raw(), k.as_raw(), v.as_raw(), o.as_raw()], lse, &options, &arrays, null_stream)?;
             check("cuStreamSynchronize", driver()?.cuStreamSynchronize(null_stream))?;
         }
         Ok(Output { o, lse })

@@ -1,5 +1,7 @@
 //! Kernels of the caller's own score and mask functions.
 
+use std::ffi::c_void;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -103,6 +105,24 @@ impl CustomKernel {
     /// Whether scores are in natural units when the softmax gets them.
     pub(crate) fn has_score(&self) -> bool {
         self.0.facts.has_score
+    }
+}
+
+/// A kernel for one call, with its own parameter.
+pub(crate) struct Custom<'a> {
+    pub kernel: &'a CustomKernel,
+    /// Points to as many bytes as the kernel takes.
+    pub args: *const c_void,
+    borrowed: PhantomData<&'a ()>,
+}
+
+impl<'a> Custom<'a> {
+    pub fn new<A: Copy>(kernel: &'a CustomKernel, args: &'a A) -> Result<Self, Error> {
+        if size_of::<A>() == kernel.args_bytes() {
+            return Ok(Self { kernel, args: (&raw const *args).cast(), borrowed: PhantomData });
+        }
+        let requirement = format!("of {} bytes, like the parameter that {} was defined with", kernel.args_bytes(), kernel.entry());
+        Err(Error::invalid("args", format!("of {} bytes", size_of::<A>()), requirement))
     }
 }
 

@@ -5,13 +5,14 @@ use std::mem::{align_of, size_of};
 use std::ptr;
 
 use hopper_attention_driver::{
-    CUfunction, CUresult, CUstream, CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
-    CUtensorMapL2promotion, CUtensorMapSwizzle, Driver,
+    CUresult, CUstream, CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion,
+    CUtensorMapSwizzle, Driver,
 };
 use hopper_attention_kernels::config::COMBINE_THREADS;
 use hopper_attention_kernels::params::TensorMap;
 
 use crate::context::Context;
+use crate::custom::Custom;
 use crate::error::check;
 use crate::kernels;
 use crate::plan::{CombinePlan, MapDescription, Plan};
@@ -23,25 +24,13 @@ const _: () = assert!(size_of::<CUtensorMap>() == size_of::<TensorMap>() && alig
 ///
 /// # Safety
 ///
-/// `context` is current. The tensors of the plan are as [`crate::raw::forward`] asks.
-pub(crate) unsafe fn enqueue(context: &Context, plan: &Plan, stream: CUstream) -> Result<(), Error> {
-    let function = context.kernel(kernels::forward_index(plan.family, &plan.config, plan.dtype))?;
-    // SAFETY: passed on to the caller. The kernels that ship take no parameter of their own.
-    unsafe { launch(context, plan, function, ptr::null(), stream) }
-}
-
-/// Launches `function`, the plan's kernel, with its own parameter at `args`.
-///
-/// # Safety
-///
-/// As [`enqueue`]. If the kernel has a parameter of its own, `args` points to one, and it is what the kernel's functions ask for.
-pub(crate) unsafe fn launch(
-    context: &Context,
-    plan: &Plan,
-    function: CUfunction,
-    args: *const c_void,
-    stream: CUstream,
-) -> Result<(), Error> {
+/// `context` is current. The tensors of the plan are as [`crate::raw::forward`] asks. The plan was made for `custom`, if there is one, whose
+/// parameter is what its functions ask for.
+pub(crate) unsafe fn enqueue(context: &Context, plan: &Plan, custom: Option<&Custom>, stream: CUstream) -> Result<(), Error> {
+    let (function, args) = match custom {
+        None => (context.kernel(kernels::forward_index(plan.family, &plan.config, plan.dtype))?, ptr::null()),
+        Some(custom) => (context.custom_kernel(custom.kernel)?, custom.args),
+    };
     // A map of no keys stays zero: the kernel never reads it.
     let mut maps = [CUtensorMap { opaque: [0; 16] }; 4];
     for (map, description) in maps.iter_mut().zip(&plan.maps) {

@@ -31,6 +31,7 @@ use std::path::PathBuf;
 pub use hopper_attention_driver::{CUdeviceptr, CUstream};
 
 use crate::context::Context;
+use crate::custom::Custom;
 use crate::plan::{CombinePlan, Family, Plan, Window, check_head_dim};
 use crate::{CustomKernel, DType, Dim, Error, Layout, kernels, launch, lengths, memory};
 pub use options::{Array, Arrays, Options};
@@ -196,15 +197,32 @@ pub unsafe fn forward_with(
     arrays: &Arrays,
     stream: CUstream,
 ) -> Result<(), Error> {
-    let Some(plan) = Plan::new([q, k, v, o], lse, options, arrays)? else {
+    // SAFETY: passed on to the caller.
+    unsafe { enqueue(None, [q, k, v, o], lse, options, arrays, stream) }
+}
+
+/// [`forward_with`], or [`forward_custom`] by `custom`.
+///
+/// # Safety
+///
+/// As [`forward_with`], or as [`forward_custom`].
+pub(crate) unsafe fn enqueue(
+    custom: Option<&Custom>,
+    tensors: [&Tensor4; 4],
+    lse: Option<Lse>,
+    options: &Options,
+    arrays: &Arrays,
+    stream: CUstream,
+) -> Result<(), Error> {
+    let Some(plan) = Plan::new(custom.map(|custom| custom.kernel), tensors, lse, options, arrays)? else {
         return Ok(());
     };
     let context = Context::current()?;
     if options.check_addresses {
         memory::check(&context, &plan)?;
     }
-    // SAFETY: the plan was made from the caller's tensors, for which the caller answers.
-    unsafe { launch::enqueue(&context, &plan, stream) }
+    // SAFETY: the plan was made from the caller's tensors and for this kernel; for them and for `custom` the caller answers.
+    unsafe { launch::enqueue(&context, &plan, custom, stream) }
 }
 
 /// [`forward_with`] by a kernel of the caller's own score and mask functions; `args` is the parameter that they are told.
@@ -236,20 +254,8 @@ pub unsafe fn forward_custom<A: Copy>(
     arrays: &Arrays,
     stream: CUstream,
 ) -> Result<(), Error> {
-    if size_of::<A>() != kernel.args_bytes() {
-        let requirement = format!("of {} bytes, like the parameter that {} was defined with", kernel.args_bytes(), kernel.entry());
-        return Err(Error::invalid("args", format!("of {} bytes", size_of::<A>()), requirement));
-    }
-    let Some(plan) = Plan::with_kernel(Some(kernel), [q, k, v, o], lse, options, arrays)? else {
-        return Ok(());
-    };
-    let context = Context::current()?;
-    if options.check_addresses {
-        memory::check(&context, &plan)?;
-    }
-    let function = context.custom_kernel(kernel)?;
-    // SAFETY: the plan was made from the caller's tensors and for this kernel; for them and for `args` the caller answers.
-    unsafe { launch::launch(&context, &plan, function, (&raw const *args).cast(), stream) }
+    // SAFETY: passed on to the caller.
+    unsafe { enqueue(Some(&Custom::new(kernel, args)?), [q, k, v, o], lse, options, arrays, stream) }
 }
 
 /// Enqueues the merging of attention over disjoint sets of keys into attention over all of them, and returns without waiting:

@@ -67,12 +67,8 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Checks everything that can be checked without a device. `None` if there is no row to write.
-    pub fn new(tensors: [&Tensor4; 4], lse: Option<Lse>, options: &Options, arrays: &Arrays) -> Result<Option<Self>, Error> {
-        Self::with_kernel(None, tensors, lse, options, arrays)
-    }
-
-    /// [`Plan::new`] for a kernel of the caller's own, if there is one.
-    pub fn with_kernel(
+    /// By `kernel`, if the caller brings one.
+    pub fn new(
         kernel: Option<&CustomKernel>,
         [q, k, v, o]: [&Tensor4; 4],
         lse: Option<Lse>,
@@ -104,8 +100,8 @@ impl Plan {
 
     /// Checks what can be checked before there is memory for O.
     #[cfg(feature = "cust")]
-    pub fn check_inputs([q, k, v]: [&Tensor4; 3], options: &Options, arrays: &Arrays) -> Result<(), Error> {
-        Inputs::of(None, &Shape::of(q, k, v, arrays)?, q, k, v, options, arrays).map(drop)
+    pub fn check_inputs(kernel: Option<&CustomKernel>, [q, k, v]: [&Tensor4; 3], options: &Options, arrays: &Arrays) -> Result<(), Error> {
+        Inputs::of(kernel, &Shape::of(q, k, v, arrays)?, q, k, v, options, arrays).map(drop)
     }
 
     /// CTAs of the persistent grid: one for each multiprocessor, as far as there are tiles.

@@ -51,7 +51,7 @@ impl Arguments {
     }
 
     pub fn plan(&self) -> Result<Option<Plan>, Error> {
-        Plan::new([&self.q, &self.k, &self.v, &self.o], self.lse, &self.options, &self.arrays)
+        Plan::new(None, [&self.q, &self.k, &self.v, &self.o], self.lse, &self.options, &self.arrays)
     }
 
     pub fn accepted(&self) -> Plan {

@@ -88,20 +88,4 @@ mod kernels {
         /// bf16, head_dims up to 64.
         documents_hdim64_bf16 { head_dim: 64, dtype: Bf16, args: DocumentArgs, score: RelativeBias, mask: SameDocument }
     );
-    hopper_attention_kernels::forward_kernel!(
-        /// bf16, head_dims up to 96.
-        documents_hdim96_bf16 { head_dim: 96, dtype: Bf16, args: DocumentArgs, score: RelativeBias, mask: SameDocument }
-    );
-    hopper_attention_kernels::forward_kernel!(
-        /// bf16, head_dims up to 128.
-        documents_hdim128_bf16 { head_dim: 128, dtype: Bf16, args: DocumentArgs, score: RelativeBias, mask: SameDocument }
-    );
-    hopper_attention_kernels::forward_kernel!(
-        /// bf16, head_dims up to 128.
-        documents_hdim192_bf16 { head_dim: 192, dtype: Bf16, args: DocumentArgs, score: RelativeBias, mask: SameDocument }
-    );
-    hopper_attention_kernels::forward_kernel!(
-        /// bf16, head_dims up to 128.
-        documents_hdim256_bf16 { head_dim: 256, dtype: Bf16, args: DocumentArgs, score: RelativeBias, mask: SameDocument }
-    );
 }
