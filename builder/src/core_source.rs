@@ -5,6 +5,7 @@ use crate::toolchain::Toolchain;
 use std::fs;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Where the source of `core` comes from. It has to be that of the rustc in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,11 +65,12 @@ fn unpack(archive: &Path, scratch: &Path) -> Result<PathBuf, Error> {
     let mut unpacked = Vec::new();
     let broken = |error| Error::File { action: "unpack", path: archive.to_path_buf(), problem: error };
     lzma_rs::xz_decompress(&mut packed, &mut unpacked).map_err(|error| broken(std::io::Error::other(format!("{error:?}"))))?;
-    // Under another name first: a folder of the final name is complete.
-    let partial = scratch.join(format!("{name}.partial-{}", std::process::id()));
+    // Under a name of its own first: a folder of the final name is complete.
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let partial = scratch.join(format!("{name}.partial-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
     tar::Archive::new(unpacked.as_slice()).unpack(&partial).map_err(broken)?;
     match fs::rename(&partial, &folder) {
-        // Another process has unpacked it meanwhile.
+        // Somebody else has unpacked it meanwhile.
         Err(_) if library.is_dir() => _ = fs::remove_dir_all(&partial),
         result => result.map_err(file("rename", &partial))?,
     }

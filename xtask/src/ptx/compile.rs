@@ -27,7 +27,8 @@ pub fn builder(core: CoreSource) -> Result<Builder> {
 /// # Errors
 /// As [`builder`].
 pub fn stand_in(core: CoreSource) -> Result<Builder> {
-    Ok(builder_of("kernels/rust-cuda/stand-in", core)?.rustflags(NVVM_RUSTFLAGS))
+    // By name: the folder belongs to rust-cuda's toolchain.
+    Ok(builder_of("kernels/rust-cuda/stand-in", core)?.rustflags(NVVM_RUSTFLAGS).toolchain(toolchain::pinned_version()?))
 }
 
 fn builder_of(folder: &str, core: CoreSource) -> Result<Builder> {
