@@ -53,6 +53,36 @@ impl CoreSource {
     }
 }
 
+/// A workspace of `core` and what cargo builds with it; cargo asks for these features of `sysroot`.
+const WORKSPACE: &str = "[workspace]\nresolver = \"1\"\nmembers = [\"sysroot\"]\n";
+const SYSROOT: &str = r#"[package]
+name = "sysroot"
+version = "0.0.0"
+edition = "2024"
+
+[dependencies]
+core = { path = "../core" }
+compiler_builtins = { path = "../compiler-builtins/compiler-builtins", features = ["rustc-dep-of-std"] }
+
+[features]
+default = []
+backtrace = []
+panic-unwind = []
+"#;
+
+/// Makes unpacked sources those of `core` alone: cargo looks up all that `std` depends on, and without a network may know none of it.
+fn leave_out_std(library: &Path) -> Result<(), Error> {
+    let expected = ["Cargo.toml", "core/Cargo.toml", "sysroot/Cargo.toml", "compiler-builtins/compiler-builtins/Cargo.toml"];
+    // Another version's sources may lie otherwise, and then remain as they are.
+    if expected.iter().all(|manifest| library.join(manifest).is_file()) {
+        for (manifest, text) in [("Cargo.toml", WORKSPACE), ("sysroot/Cargo.toml", SYSROOT)] {
+            let path = library.join(manifest);
+            fs::write(&path, text).map_err(file("write", &path))?;
+        }
+    }
+    Ok(())
+}
+
 fn unpack(archive: &Path, scratch: &Path) -> Result<PathBuf, Error> {
     let name = archive.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let folder = scratch.join(name.strip_suffix(".tar.xz").unwrap_or(&name));
@@ -69,6 +99,7 @@ fn unpack(archive: &Path, scratch: &Path) -> Result<PathBuf, Error> {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let partial = scratch.join(format!("{name}.partial-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
     tar::Archive::new(unpacked.as_slice()).unpack(&partial).map_err(broken)?;
+    leave_out_std(&partial.join("library"))?;
     match fs::rename(&partial, &folder) {
         // Somebody else has unpacked it meanwhile.
         Err(_) if library.is_dir() => _ = fs::remove_dir_all(&partial),

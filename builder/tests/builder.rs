@@ -146,12 +146,14 @@ fn the_environment_changes_nothing() {
     let scratch = Scratch::new("environment");
     let folder = scratch.kernels("environment", KERNEL);
     let expected = builder(&folder).build().unwrap().kernels.remove(0).ptx;
-    // As a user's configuration: a wrapper that does not exist, other flags, another profile, a build folder of its own.
+    // A user's configuration: a wrapper that does not exist, a build folder apart, other flags, another profile.
     fs::create_dir(folder.join(".cargo")).unwrap();
-    let configuration = "[build]\nrustc-wrapper = \"/nonexistent\"\nrustflags = [\"-Copt-level=0\"]\n[profile.release]\nopt-level = 0\ndebug = 2\nincremental = true\noverflow-checks = true\n";
+    let configuration = "[build]\nrustc-wrapper = \"/nonexistent\"\nbuild-dir = \"{workspace-root}/elsewhere\"\nrustflags = [\"-Copt-level=0\"]\n[profile.release]\nopt-level = 0\ndebug = 2\nincremental = true\noverflow-checks = true\n";
     fs::write(folder.join(".cargo/config.toml"), configuration).unwrap();
     // So that the crate is compiled again.
     fs::write(folder.join("src/lib.rs"), fs::read_to_string(folder.join("src/lib.rs")).unwrap() + "// Changed.\n").unwrap();
+    // Cargo knows no crate of any registry, and must not ask.
+    let home = scratch.0.join("home");
     let harm = [
         ("CARGO", "/nonexistent"),
         ("CARGO_BUILD_BUILD_DIR", "/nonexistent"),
@@ -172,12 +174,21 @@ fn the_environment_changes_nothing() {
         ("TARGET", "nonsense"),
         ("__CARGO_TESTS_ONLY_SRC_ROOT", "/nonexistent"),
     ];
+    let incremental = target_dir().join("nvptx64-nvidia-cuda/release/incremental");
+    // What an earlier run may have left.
+    let _ = fs::remove_dir_all(&incremental);
     let out = scratch.0.join("out");
     let mut command = Command::new(env!("CARGO_BIN_EXE_hopper-attention-build"));
     command.arg(&folder).arg("--out").arg(&out).arg("--target-dir").arg(target_dir()).arg("--core").arg(core_archive(TESTED_RUSTC));
+    // With another home rustup's proxies would not find their toolchains.
+    let rustup = std::env::var_os("RUSTUP_HOME").or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".rustup").into()));
+    command.envs(rustup.map(|folder| ("RUSTUP_HOME", folder))).env("CARGO_HOME", &home).env("CARGO_NET_OFFLINE", "true");
     let output = command.envs(harm).output().unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{stderr}");
     assert!(stdout.contains("\n1 kernels, 1 KiB\n") && stdout.contains(&format!("wrote 1 kernels to {}", out.display())), "{stdout}");
     assert_eq!(fs::read_to_string(out.join("store.ptx")).unwrap(), expected);
+    assert!(!folder.join("elsewhere").exists());
+    assert!(!fs::read_dir(&incremental).is_ok_and(|mut entries| entries.next().is_some()));
+    assert!(!Path::new("/nonexistent").exists());
 }
