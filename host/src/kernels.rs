@@ -17,12 +17,17 @@ const PTX_DIR_VARIABLE: &str = "HOPPER_ATTENTION_PTX_DIR";
 pub(crate) struct Kernel {
     pub entry: &'static str,
     pub smem_bytes: u32,
-    builtin_ptx: &'static str,
+    /// What build.rs makes of the file: its text, compressed (RFC 1951).
+    builtin_ptx: &'static [u8],
 }
 
 macro_rules! kernel {
     ($smem_bytes:expr, $entry:expr) => {
-        Kernel { entry: $entry, smem_bytes: $smem_bytes, builtin_ptx: include_str!(concat!("../ptx/", $entry, ".ptx")) }
+        Kernel {
+            entry: $entry,
+            smem_bytes: $smem_bytes,
+            builtin_ptx: include_bytes!(concat!(env!("OUT_DIR"), "/", $entry, ".ptx.deflate")),
+        }
     };
 }
 
@@ -112,10 +117,16 @@ pub(crate) struct Ptx<'a> {
 }
 
 impl Kernel {
+    /// The module that is built in.
+    fn builtin(&self) -> String {
+        const OURS: &str = "build.rs has compressed a text";
+        String::from_utf8(miniz_oxide::inflate::decompress_to_vec(self.builtin_ptx).expect(OURS)).expect(OURS)
+    }
+
     /// The module.
     pub fn ptx(&self) -> Result<Ptx<'static>, Error> {
         let Some(dir) = PTX_DIR.get_or_init(|| named_dir(std::env::var_os(PTX_DIR_VARIABLE))) else {
-            return Ok(Ptx { text: Cow::Borrowed(self.builtin_ptx), file: None });
+            return Ok(Ptx { text: Cow::Owned(self.builtin()), file: None });
         };
         let path = dir.join(self.entry).with_extension("ptx");
         // Of anything but a file, a pipe for instance, reading might never end.
@@ -152,9 +163,10 @@ mod tests {
 
     fn check(kernel: &Kernel, entry: String, smem_bytes: u32) {
         assert_eq!((kernel.entry, kernel.smem_bytes), (entry.as_str(), smem_bytes));
-        assert_eq!(kernel.builtin_ptx.matches(".entry").count(), 1, "{entry}");
-        assert!(kernel.builtin_ptx.contains(&format!(".entry {entry}(")), "{entry}");
-        assert!(ptx_version(kernel.builtin_ptx).is_some(), "{entry}");
+        let ptx = kernel.builtin();
+        assert_eq!(ptx.matches(".entry").count(), 1, "{entry}");
+        assert!(ptx.contains(&format!(".entry {entry}(")), "{entry}");
+        assert!(ptx_version(&ptx).is_some(), "{entry}");
     }
 
     #[test]
@@ -175,6 +187,15 @@ mod tests {
                 check(&KERNELS[forward_index(Family::General(scores), &config, dtype)], entry, config.smem_bytes());
             }
             check(&KERNELS[combine_index(dtype)], format!("flash_combine_{}_sm90", dtype.name()), 0);
+        }
+    }
+
+    #[test]
+    fn the_text_built_in_is_the_file() {
+        for kernel in &KERNELS {
+            let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("ptx").join(kernel.entry).with_extension("ptx");
+            assert!(kernel.builtin() == std::fs::read_to_string(&path).unwrap(), "{}", path.display());
+            assert!(3 * kernel.builtin_ptx.len() < kernel.builtin().len(), "{}: {} bytes", kernel.entry, kernel.builtin_ptx.len());
         }
     }
 
