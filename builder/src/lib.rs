@@ -20,7 +20,7 @@
 //!
 //! A kernel is a function of the crate itself,
 //!
-//! ```ignore
+//! ```text
 //! #[unsafe(no_mangle)]
 //! pub unsafe extern "ptx-kernel" fn name(..) {
 //!     // The threads of a CTA: no compiler can say launch bounds, so they are read from this comment in the assembly.
