@@ -48,8 +48,10 @@ pub const COMBINE_THREADS: u32 = 256;
 /// The shape of one forward kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileConfig {
-    /// Native head_dim: smaller ones run on it with zero fill.
+    /// Native head_dim of Q and K: smaller ones run on it with zero fill.
     pub head_dim: u32,
+    /// Native head_dim of V and O, likewise.
+    pub head_dim_v: u32,
     /// Whether the causal mask is compiled in.
     pub causal: bool,
     /// Query rows of a CTA: 64 for each math warpgroup.
@@ -75,24 +77,34 @@ impl TileConfig {
         WARPGROUP_THREADS * (1 + self.math_warpgroups())
     }
 
-    /// Panels of 64 columns that a row of head_dim takes.
+    /// Panels of 64 columns that a row of Q or K takes.
     pub const fn panels(&self) -> u32 {
         self.head_dim.div_ceil(PANEL_COLUMNS)
     }
 
-    /// Bytes of one math warpgroup's rows of Q, and of its O on the way out.
+    /// Panels of a row of V or O.
+    pub const fn panels_v(&self) -> u32 {
+        self.head_dim_v.div_ceil(PANEL_COLUMNS)
+    }
+
+    /// Bytes of one math warpgroup's rows of Q, and of its O on the way out, which has no more panels.
     pub const fn q_warpgroup_bytes(&self) -> u32 {
         WARPGROUP_ROWS * self.panels() * PANEL_COLUMNS * DType::BYTES
     }
 
-    /// Bytes of one tile of K, and of V.
-    pub const fn kv_bytes(&self) -> u32 {
+    /// Bytes of one tile of K.
+    pub const fn k_bytes(&self) -> u32 {
         self.tile_n * self.panels() * PANEL_COLUMNS * DType::BYTES
+    }
+
+    /// Bytes of one tile of V.
+    pub const fn v_bytes(&self) -> u32 {
+        self.tile_n * self.panels_v() * PANEL_COLUMNS * DType::BYTES
     }
 
     /// Dynamic shared memory of a CTA.
     pub const fn smem_bytes(&self) -> u32 {
-        self.q_stages * self.math_warpgroups() * self.q_warpgroup_bytes() + 2 * KV_STAGES * self.kv_bytes() + BARRIER_BYTES
+        self.q_stages * self.math_warpgroups() * self.q_warpgroup_bytes() + KV_STAGES * (self.k_bytes() + self.v_bytes()) + BARRIER_BYTES
     }
 
     /// Registers of a producer thread and of a math thread, after `setmaxnreg`. A warpgroup each, they add up to no more than a CTA is
@@ -108,9 +120,19 @@ impl TileConfig {
         }
     }
 
+    /// With another head_dim of V and O.
+    const fn with_head_dim_v(self, head_dim_v: u32) -> Self {
+        Self { head_dim_v, ..self }
+    }
+
     /// Panics, at compile time, unless a kernel of this shape can be.
     pub const fn check(&self) {
         assert!(self.head_dim.is_multiple_of(16) && self.head_dim <= 256, "wgmma takes K in steps of 16");
+        assert!(
+            self.head_dim_v.is_multiple_of(16) && self.head_dim_v <= 256,
+            "O is stored in steps of 16 columns; wgmma's N is at most 256"
+        );
+        assert!(self.panels_v() <= self.panels(), "O leaves through the place of Q");
         assert!(
             self.tile_n.is_multiple_of(16) && self.tile_n <= 256,
             "P is the A operand, in steps of 16 keys; a TMA box has at most 256 rows"
@@ -124,16 +146,16 @@ impl TileConfig {
         assert!(producer <= launched && launched <= math, "producers shrink, math warpgroups grow");
         assert!(producer + math * self.math_warpgroups() <= launched * (1 + self.math_warpgroups()), "the pool of a CTA");
         // S, P and O live in registers at once, beside about 24 for addresses and the softmax state.
-        assert!(self.tile_n / 2 + self.tile_n / 4 + self.head_dim / 2 + 24 <= math, "registers of a math thread");
+        assert!(self.tile_n / 2 + self.tile_n / 4 + self.head_dim_v / 2 + 24 <= math, "registers of a math thread");
     }
 }
 
 const fn tile(head_dim: u32, causal: bool, tile_m: u32, tile_n: u32, q_stages: u32) -> TileConfig {
-    TileConfig { head_dim, causal, tile_m, tile_n, q_stages, dynamic: causal, general: false }
+    TileConfig { head_dim, head_dim_v: head_dim, causal, tile_m, tile_n, q_stages, dynamic: causal, general: false }
 }
 
 const fn general(head_dim: u32, tile_m: u32, tile_n: u32, q_stages: u32) -> TileConfig {
-    TileConfig { head_dim, causal: false, tile_m, tile_n, q_stages, dynamic: true, general: true }
+    TileConfig { head_dim, head_dim_v: head_dim, causal: false, tile_m, tile_n, q_stages, dynamic: true, general: true }
 }
 
 /// What a general kernel makes of a score before the softmax.
@@ -152,8 +174,8 @@ impl ScoreFunction {
     pub const ALL: [Self; 3] = [Self::Identity, Self::SoftCap, Self::Alibi];
 }
 
-/// Every forward kernel's shape, by head_dim, full before causal.
-pub const FORWARD: [TileConfig; 10] = [
+/// The plain kernels' shapes, by head_dim and head_dim_v, full before causal.
+pub const FORWARD: [TileConfig; 12] = [
     // Bound by exponentials: a third math warpgroup hides them.
     tile(64, false, 192, 128, 2),
     tile(64, true, 192, 128, 2),
@@ -163,6 +185,10 @@ pub const FORWARD: [TileConfig; 10] = [
     // Shared memory would hold 160 keys, but 144 and 160 were no faster (benches/recorded/h200/tried.md).
     tile(128, false, 128, 128, 2),
     tile(128, true, 128, 128, 2),
+    // As many keys as shared memory holds beside one Q, since Q is read anew for each tile of them; two Q buffers would leave room for 96. By
+    // reasoning: nothing of it has been measured.
+    tile(192, false, 128, 128, 1).with_head_dim_v(128),
+    tile(192, true, 128, 128, 1).with_head_dim_v(128),
     // For 96 and 112 keys the registers do not suffice. Two Q buffers would fit, and have not been measured.
     tile(192, false, 128, 80, 1),
     tile(192, true, 128, 80, 1),
@@ -171,10 +197,20 @@ pub const FORWARD: [TileConfig; 10] = [
     tile(256, true, 128, 64, 1),
 ];
 
-/// The general kernels' shapes, by head_dim: masks of any window, ragged sequences, a score function. Tiles differ in length.
-/// They are those of the plain causal kernels, which have been measured, but for 64, where a math thread's registers hold no more than 112 keys.
-pub const GENERAL: [TileConfig; 5] =
-    [general(64, 192, 112, 2), general(96, 192, 96, 2), general(128, 128, 128, 2), general(192, 128, 80, 1), general(256, 128, 64, 1)];
+/// The general kernels' shapes, by head_dim and head_dim_v: masks of any window, ragged sequences. Tiles differ in length.
+/// They are those of the plain causal kernels, but for 64, where a math thread's registers hold no more than 112 keys.
+pub const GENERAL: [TileConfig; 6] = [
+    general(64, 192, 112, 2),
+    general(96, 192, 96, 2),
+    general(128, 128, 128, 2),
+    general(192, 128, 128, 1).with_head_dim_v(128),
+    general(192, 128, 80, 1),
+    general(256, 128, 64, 1),
+];
+
+/// Those of them that there are with a score function, too. No model is known that has one and unequal head dims, and each such kernel would
+/// be 0.2 MB more in every program: there the kernels for equal ones serve.
+pub const SCORED: [TileConfig; 5] = [GENERAL[0], GENERAL[1], GENERAL[2], GENERAL[4], GENERAL[5]];
 
 /// The shapes of kernels with functions of a user's own (`forward_kernel!`), by head_dim. Functions need registers too: two math warpgroups have
 /// the most, and with these many keys 40 to 70 of a thread's remain for them.
@@ -184,6 +220,7 @@ pub const CUSTOM: [TileConfig; 5] =
 const _: () = {
     check_all(&FORWARD);
     check_all(&GENERAL);
+    check_all(&SCORED);
     check_all(&CUSTOM);
 };
 
@@ -191,36 +228,52 @@ const fn check_all(table: &[TileConfig]) {
     let mut i = 0;
     while i < table.len() {
         table[i].check();
+        let mut later = i + 1;
+        while later < table.len() {
+            assert!(
+                table[later].head_dim >= table[i].head_dim && table[later].head_dim_v >= table[i].head_dim_v,
+                "the first shape that holds a problem is the smallest"
+            );
+            later += 1;
+        }
         i += 1;
     }
 }
 
-/// The general kernels' shape that serves `head_dim` (1 to 256): the smallest native size that holds it.
-pub const fn general_config(head_dim: u32) -> Option<TileConfig> {
-    smallest(&GENERAL, head_dim, false)
+/// The general kernels' shapes that there are with a score function.
+pub const fn general_shapes(scores: ScoreFunction) -> &'static [TileConfig] {
+    match scores {
+        ScoreFunction::Identity => &GENERAL,
+        ScoreFunction::SoftCap | ScoreFunction::Alibi => &SCORED,
+    }
 }
 
-/// The shape that serves `head_dim` (1 to 256): the smallest native size that holds it.
-pub const fn forward_config(head_dim: u32, causal: bool) -> Option<TileConfig> {
-    smallest(&FORWARD, head_dim, causal)
+/// The shape of the general kernel with a score function that serves `head_dim` and `head_dim_v` (1 to 256): the smallest that holds both.
+pub const fn general_config(head_dim: u32, head_dim_v: u32, scores: ScoreFunction) -> Option<TileConfig> {
+    smallest(general_shapes(scores), head_dim, head_dim_v, false)
 }
 
-/// The shape of a plain kernel of this native size.
+/// The shape of the plain kernel that serves `head_dim` and `head_dim_v` (1 to 256): the smallest that holds both.
+pub const fn forward_config(head_dim: u32, head_dim_v: u32, causal: bool) -> Option<TileConfig> {
+    smallest(&FORWARD, head_dim, head_dim_v, causal)
+}
+
+/// The shape of a plain kernel of these native sizes.
 #[inline]
-pub const fn shape(head_dim: u32, causal: bool) -> TileConfig {
-    native(forward_config(head_dim, causal), head_dim)
+pub const fn shape(head_dim: u32, head_dim_v: u32, causal: bool) -> TileConfig {
+    native(forward_config(head_dim, head_dim_v, causal), head_dim, head_dim_v)
 }
 
-/// The shape of a general kernel of this native size.
+/// The shape of a general kernel of these native sizes.
 #[inline]
-pub const fn general_shape(head_dim: u32) -> TileConfig {
-    native(general_config(head_dim), head_dim)
+pub const fn general_shape(head_dim: u32, head_dim_v: u32) -> TileConfig {
+    native(general_config(head_dim, head_dim_v, ScoreFunction::Identity), head_dim, head_dim_v)
 }
 
 /// The shape of a kernel with functions of a user's own, of this native size; with other than the table's keys a step where `tile_n` is given.
 #[inline]
 pub const fn custom_shape(head_dim: u32, tile_n: Option<u32>) -> TileConfig {
-    let shape = native(custom_config(head_dim), head_dim);
+    let shape = native(custom_config(head_dim), head_dim, head_dim);
     match tile_n {
         Some(tile_n) => TileConfig { tile_n, ..shape },
         None => shape,
@@ -229,21 +282,21 @@ pub const fn custom_shape(head_dim: u32, tile_n: Option<u32>) -> TileConfig {
 
 /// The shape in [`CUSTOM`] that serves `head_dim`.
 pub const fn custom_config(head_dim: u32) -> Option<TileConfig> {
-    smallest(&CUSTOM, head_dim, false)
+    smallest(&CUSTOM, head_dim, head_dim, false)
 }
 
 #[inline]
-const fn native(config: Option<TileConfig>, head_dim: u32) -> TileConfig {
+const fn native(config: Option<TileConfig>, head_dim: u32, head_dim_v: u32) -> TileConfig {
     match config {
-        Some(config) if config.head_dim == head_dim => config,
-        _ => panic!("head_dim is none of the native sizes in the table"),
+        Some(config) if config.head_dim == head_dim && config.head_dim_v == head_dim_v => config,
+        _ => panic!("the head dims are no native sizes in the table"),
     }
 }
 
-const fn smallest(table: &[TileConfig], head_dim: u32, causal: bool) -> Option<TileConfig> {
+const fn smallest(table: &[TileConfig], head_dim: u32, head_dim_v: u32, causal: bool) -> Option<TileConfig> {
     let mut i = 0;
     while i < table.len() {
-        if table[i].head_dim >= head_dim && table[i].causal == causal {
+        if table[i].head_dim >= head_dim && table[i].head_dim_v >= head_dim_v && table[i].causal == causal {
             return Some(table[i]);
         }
         i += 1;
@@ -259,10 +312,45 @@ mod tests {
     fn smallest_native_size() {
         for (head_dim, native) in [(8, 64), (64, 64), (72, 96), (96, 96), (104, 128), (136, 192), (200, 256), (256, 256)] {
             for causal in [false, true] {
-                let config = forward_config(head_dim, causal).unwrap();
-                assert_eq!((config.head_dim, config.causal), (native, causal));
+                let config = forward_config(head_dim, head_dim, causal).unwrap();
+                assert_eq!((config.head_dim, config.head_dim_v, config.causal), (native, native, causal));
             }
         }
-        assert_eq!(forward_config(264, false), None);
+        for (head_dim, head_dim_v, native) in [
+            (192, 128, (192, 128)),
+            (136, 8, (192, 128)),
+            (192, 136, (192, 192)),
+            (128, 192, (192, 192)),
+            (128, 128, (128, 128)),
+            (8, 96, (96, 96)),
+        ] {
+            let config = forward_config(head_dim, head_dim_v, true).unwrap();
+            assert_eq!((config.head_dim, config.head_dim_v), native);
+        }
+        let served = |scores| general_config(192, 128, scores).map(|config| config.head_dim_v);
+        assert_eq!(ScoreFunction::ALL.map(served), [Some(128), Some(192), Some(192)]);
+        assert_eq!(forward_config(264, 64, false), None);
+        assert_eq!(forward_config(64, 264, false), None);
+    }
+
+    /// Whatever a head needs, no shape of its kind that holds it is smaller than the one chosen, in either size.
+    #[test]
+    fn every_pair_gets_the_smallest_shape_that_holds_it() {
+        let plain = [false, true].map(|causal| (&FORWARD[..], causal, None));
+        let general = ScoreFunction::ALL.map(|scores| (general_shapes(scores), false, Some(scores)));
+        for (table, causal, scores) in plain.into_iter().chain(general) {
+            for (head_dim, head_dim_v) in (8..=256).step_by(8).flat_map(|head_dim| (8..=256).step_by(8).map(move |v| (head_dim, v))) {
+                let chosen = match scores {
+                    None => forward_config(head_dim, head_dim_v, causal),
+                    Some(scores) => general_config(head_dim, head_dim_v, scores),
+                };
+                let holds = |shape: &&TileConfig| shape.causal == causal && shape.head_dim >= head_dim && shape.head_dim_v >= head_dim_v;
+                let least = |size: fn(&TileConfig) -> u32| table.iter().filter(holds).map(size).min();
+                let chosen = chosen.expect("a kernel for every pair");
+                assert!(holds(&&chosen) && table.contains(&chosen), "{head_dim}, {head_dim_v}: {chosen:?}");
+                assert_eq!(Some(chosen.head_dim), least(|shape| shape.head_dim), "{head_dim}, {head_dim_v}");
+                assert_eq!(Some(chosen.head_dim_v), least(|shape| shape.head_dim_v), "{head_dim}, {head_dim_v}");
+            }
+        }
     }
 }

@@ -81,7 +81,7 @@ macro_rules! forward_entry {
                 const TILE: $crate::config::TileConfig = TILE;
                 const DTYPE: $crate::config::DType = $crate::config::DType::$dtype;
                 type Scores = [u32; TILE.tile_n as usize / 2];
-                type Output = [u32; TILE.head_dim as usize / 2];
+                type Output = [u32; TILE.head_dim_v as usize / 2];
                 type Args = $args;
                 type Score = $score;
                 type Mask = $mask;

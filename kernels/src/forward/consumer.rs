@@ -344,10 +344,11 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         }
     }
 
-    /// Where the tiles are; a general kernel has no registers to keep each address in.
+    /// Where the tiles are; a general kernel, and one for unequal head dims, has no registers to keep each address in.
     #[inline(always)]
     fn smem(&self) -> SmemLayout {
-        if K::GENERAL && Q_STAGES == 1 { SmemLayout::new(K::TILE, register::unknown_shared(self.cta.smem.q)) } else { self.cta.smem }
+        let is_short = K::GENERAL || K::TILE.head_dim != K::TILE.head_dim_v;
+        if is_short && Q_STAGES == 1 { SmemLayout::new(K::TILE, register::unknown_shared(self.cta.smem.q)) } else { self.cta.smem }
     }
 
     /// Starts S = Q K^T on the current K stage.
@@ -359,7 +360,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         let smem = self.smem();
         // Both operands are K-major: the leading offset is not used.
         let q = descriptor::swizzled_128b(smem.q_block(K::TILE, self.q_state.stage, self.warpgroup_idx), 16);
-        let k = descriptor::swizzled_128b(smem.k + self.k_state.stage * K::TILE.kv_bytes(), 16);
+        let k = descriptor::swizzled_128b(smem.k + self.k_state.stage * K::TILE.k_bytes(), 16);
         // SAFETY: scope, lifetime: as promised. Address: steps of 16 columns are 32 bytes within a panel row of 128, and panels begin on 1024
         // bytes. Proxy: TMA wrote both operands, and their mbarriers were waited for, so they need no fence; the registers have theirs.
         unsafe {
@@ -383,7 +384,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// since the last [`wgmma::fence`], too.
     #[inline(always)]
     unsafe fn start_output(&self, work: &mut Work<K>) {
-        let stage = self.smem().v + self.v_state.stage * K::TILE.kv_bytes();
+        let stage = self.smem().v + self.v_state.stage * K::TILE.v_bytes();
         let v = descriptor::swizzled_128b(stage, kv_panel_bytes(K::TILE));
         const { assert!((16 * ROW_BYTES).is_multiple_of(SWIZZLE_ATOM_BYTES)) };
         // SAFETY: scope, lifetime: as promised. Address: steps of 16 keys are 16 panel rows, whole atoms of the swizzle. Proxy: TMA wrote V, and

@@ -40,7 +40,7 @@ pub(super) unsafe fn store<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K
         barrier::sync(meeting, WARPGROUP_THREADS);
         if consumer.warp_in_group == 0 && consumer.lane_idx == 0 {
             let place = work.tile.place::<K>(consumer.cta, Operand::O);
-            for panel in 0..K::TILE.panels() {
+            for panel in 0..K::TILE.panels_v() {
                 let coordinates = [panel * PANEL_COLUMNS, place.first_row + consumer.first_row(work), place.head, place.last];
                 tma::store_4d(block + panel * Q_PANEL_BYTES, consumer.cta.maps.o, coordinates);
             }
@@ -87,7 +87,7 @@ unsafe fn write_block<K: Kernel, const Q_STAGES: u32>(
     };
     let row = warp_in_group * 16 + lane_idx % 16;
     let odd_chunk = lane_idx / 16;
-    for pair in 0..K::TILE.head_dim / (2 * CHUNK_COLUMNS) {
+    for pair in 0..K::TILE.head_dim_v / (2 * CHUNK_COLUMNS) {
         let chunk = 2 * pair + odd_chunk;
         let address = block + chunk / 8 * Q_PANEL_BYTES + chunk_offset(row, chunk % 8);
         let value = |i: usize| f32::from_bits(acc_o[8 * pair as usize + i]) * inverse[row_of(i)];

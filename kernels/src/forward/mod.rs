@@ -46,7 +46,7 @@ pub trait Kernel {
     const DTYPE: DType;
     /// S: 64 x tile_n.
     type Scores: Accumulator;
-    /// O: 64 x head_dim.
+    /// O: 64 x head_dim_v.
     type Output: Accumulator;
     /// Whether this is a general kernel, which reads [`FeatureParams`]: any window, ragged sequences, a score function, sinks.
     const GENERAL: bool = Self::TILE.general;
@@ -57,7 +57,7 @@ pub trait Kernel {
     /// What a general kernel hides, beside the window and the sequences' ends.
     type Mask: MaskMod<Self::Args>;
     /// Checks at compile time that the types have the shape's sizes.
-    const CONSISTENT: () = assert!(Self::Scores::COLUMNS == Self::TILE.tile_n && Self::Output::COLUMNS == Self::TILE.head_dim);
+    const CONSISTENT: () = assert!(Self::Scores::COLUMNS == Self::TILE.tile_n && Self::Output::COLUMNS == Self::TILE.head_dim_v);
 }
 
 /// Generic addresses of the tensor maps.
@@ -67,9 +67,9 @@ pub struct TensorMaps {
     pub q: u64,
     /// K `[head_dim, seqlen_k, num_heads_k, batch]`, boxes of 64 columns and tile_n rows.
     pub k: u64,
-    /// V, as K.
+    /// V, as K, of head_dim_v columns.
     pub v: u64,
-    /// O, as Q.
+    /// O, as Q, of head_dim_v columns.
     pub o: u64,
 }
 

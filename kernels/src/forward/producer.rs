@@ -27,7 +27,7 @@ use crate::ptx::tma;
 #[inline(always)]
 pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta<K::Args>) {
     let mut q_state = PipelineState::<Q_STAGES>::START;
-    let mut loader = KvLoader::new(cta.maps.k, cta.smem.k, cta.k_ring());
+    let mut loader = KvLoader::<false>::new(cta.maps.k, cta.smem.k, cta.k_ring());
     let mut tiles = TileWriter::new();
     // SAFETY: scope: this is the one thread that draws tiles.
     while let Some(tile) = unsafe { tiles.publish::<K>(cta) } {
@@ -54,7 +54,7 @@ pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta<K::A
 /// By one thread; consumers walk the same tiles.
 #[inline(always)]
 pub(super) unsafe fn load_v<K: Kernel>(cta: &Cta<K::Args>) {
-    let mut loader = KvLoader::new(cta.maps.v, cta.smem.v, cta.v_ring());
+    let mut loader = KvLoader::<true>::new(cta.maps.v, cta.smem.v, cta.v_ring());
     let mut tiles = TileReader::new();
     // SAFETY: scope: one thread, as lane 0; its arrival releases its own load.
     while let Some(tile) = unsafe { tiles.next::<K>(cta, |rank| rank, 0) } {
@@ -102,8 +102,8 @@ impl KeyTiles {
     }
 }
 
-/// The producer's side of the ring of K, or of V.
-struct KvLoader {
+/// The producer's side of the ring of K, or of V (`IS_V`).
+struct KvLoader<const IS_V: bool> {
     map: u64,
     /// Shared address of the stages.
     smem: u32,
@@ -111,7 +111,7 @@ struct KvLoader {
     state: PipelineState<KV_STAGES>,
 }
 
-impl KvLoader {
+impl<const IS_V: bool> KvLoader<IS_V> {
     #[inline(always)]
     fn new(map: u64, smem: u32, ring: Ring<KV_STAGES>) -> Self {
         Self { map, smem, ring, state: PipelineState::START }
@@ -130,9 +130,11 @@ impl KvLoader {
             // SAFETY: protocol: the ring's one producer, as promised; the boxes announced are the boxes loaded. Address: panels on 1024 bytes of
             // the stage acquired. Proxy: only wgmma has read the stage.
             unsafe {
-                let barrier = self.ring.producer_acquire_for(self.state, K::TILE.kv_bytes());
-                for panel in 0..K::TILE.panels() {
-                    let destination = self.smem + self.state.stage * K::TILE.kv_bytes() + panel * kv_panel_bytes(K::TILE);
+                let panels = const { if IS_V { K::TILE.panels_v() } else { K::TILE.panels() } };
+                let stage_bytes = const { if IS_V { K::TILE.v_bytes() } else { K::TILE.k_bytes() } };
+                let barrier = self.ring.producer_acquire_for(self.state, stage_bytes);
+                for panel in 0..panels {
+                    let destination = self.smem + self.state.stage * stage_bytes + panel * kv_panel_bytes(K::TILE);
                     tma::load_4d(destination, self.map, barrier, [panel * PANEL_COLUMNS, key, keys.place.head, keys.place.last]);
                 }
             }

@@ -3,7 +3,7 @@
 //! ```text
 //! Q and O   q_stages x math warpgroups x panels x [64 rows][64 columns]     a warpgroup's O leaves through the place of its Q
 //! K         KV_STAGES x panels x [tile_n rows][64 columns]
-//! V         KV_STAGES x panels x [tile_n rows][64 columns]
+//! V         KV_STAGES x panels of V x [tile_n rows][64 columns]
 //! mbarriers a ring for the Q of each math warpgroup, of three; then those of K, V and ranks: two full and two empty ones each, 8 bytes a barrier
 //! ranks     of two tiles, 4 bytes each; in a general kernel the tiles, 32 bytes each
 //! ```
@@ -52,8 +52,8 @@ impl SmemLayout {
     #[inline(always)]
     pub const fn new(config: TileConfig, base: u32) -> Self {
         let k = base + config.q_stages * config.math_warpgroups() * config.q_warpgroup_bytes();
-        let v = k + KV_STAGES * config.kv_bytes();
-        let q_barriers = v + KV_STAGES * config.kv_bytes();
+        let v = k + KV_STAGES * config.k_bytes();
+        let q_barriers = v + KV_STAGES * config.v_bytes();
         Self {
             q: base,
             k,
@@ -103,14 +103,16 @@ mod tests {
     /// Every part as (name, start, bytes, alignment).
     fn parts(config: TileConfig, layout: SmemLayout) -> Vec<(&'static str, u32, u32, u32)> {
         let mut parts = Vec::new();
+        let q_bytes = WARPGROUP_ROWS * config.panels().max(config.panels_v()) * ROW_BYTES;
+        let (k_bytes, v_bytes) = (config.panels() * kv_panel_bytes(config), config.panels_v() * kv_panel_bytes(config));
         for stage in 0..config.q_stages {
             for warpgroup in 0..config.math_warpgroups() {
-                parts.push(("Q", layout.q_block(config, stage, warpgroup), config.q_warpgroup_bytes(), SWIZZLE_ATOM_BYTES));
+                parts.push(("Q and O", layout.q_block(config, stage, warpgroup), q_bytes, SWIZZLE_ATOM_BYTES));
             }
         }
         for stage in 0..KV_STAGES {
-            parts.push(("K", layout.k + stage * config.kv_bytes(), config.kv_bytes(), SWIZZLE_ATOM_BYTES));
-            parts.push(("V", layout.v + stage * config.kv_bytes(), config.kv_bytes(), SWIZZLE_ATOM_BYTES));
+            parts.push(("K", layout.k + stage * k_bytes, k_bytes, SWIZZLE_ATOM_BYTES));
+            parts.push(("V", layout.v + stage * v_bytes, v_bytes, SWIZZLE_ATOM_BYTES));
         }
         let q_rings = (0..config.math_warpgroups()).map(|warpgroup| layout.q_ring(warpgroup));
         for ring in q_rings.chain([layout.k_barriers, layout.v_barriers, layout.rank_barriers]) {
