@@ -9,7 +9,7 @@ use crate::arrays::raw_array;
 use crate::custom::Custom;
 use crate::error::{check, check_cust, driver};
 use crate::plan::{CombinePlan, Plan};
-use crate::{Arrays, CustomKernel, Element, Error, Layout, Tensor, TensorView, TensorViewMut, memory, raw, tensor};
+use crate::{Arrays, CustomKernel, Element, Error, HeadDims, Layout, Tensor, TensorView, TensorViewMut, memory, raw, tensor};
 
 /// What to compute: `O = softmax(softmax_scale * Q K^T + mask) V`, with the options set one by one.
 ///
@@ -79,14 +79,14 @@ impl Attention {
         &self.options
     }
 
-    /// Loads the kernel for a head_dim into the current context, if it is not there yet: some tenths of a second that the first call
-    /// saves.
+    /// Loads the kernel for a head_dim, or for a pair `(head_dim, head_dim_v)` where that of V differs, into the current context, if it is not
+    /// there yet: some tenths of a second that the first call saves.
     ///
     /// # Errors
     ///
     /// Those of [`raw::prepare`].
-    pub fn prepare<T: Element>(&self, head_dim: usize) -> Result<(), Error> {
-        raw::prepare(head_dim, T::DTYPE, &self.options)
+    pub fn prepare<T: Element>(&self, head_dims: impl Into<HeadDims>) -> Result<(), Error> {
+        raw::prepare(head_dims, T::DTYPE, &self.options)
     }
 
     /// [`Attention::prepare`] for [`Attention::forward_with`].
@@ -94,8 +94,8 @@ impl Attention {
     /// # Errors
     ///
     /// Those of [`raw::prepare_with`].
-    pub fn prepare_with<T: Element>(&self, head_dim: usize, arrays: &Arrays<'_>) -> Result<(), Error> {
-        raw::prepare_with(head_dim, T::DTYPE, &self.options, &arrays.as_raw())
+    pub fn prepare_with<T: Element>(&self, head_dims: impl Into<HeadDims>, arrays: &Arrays<'_>) -> Result<(), Error> {
+        raw::prepare_with(head_dims, T::DTYPE, &self.options, &arrays.as_raw())
     }
 
     /// Computes attention into new tensors of the current context, and returns when the work is done.

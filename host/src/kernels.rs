@@ -5,7 +5,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use hopper_attention_kernels::config::{FORWARD, GENERAL, ScoreFunction, TileConfig, forward_config, general_config};
+use hopper_attention_kernels::config::{
+    FORWARD, GENERAL, SCORED, ScoreFunction, TileConfig, forward_config, general_config, general_shapes,
+};
 
 use crate::plan::Family;
 use crate::{DType, Error};
@@ -31,62 +33,68 @@ macro_rules! kernel {
     };
 }
 
-/// f16 before bf16: the plain kernels in the order of [`FORWARD`], full before causal; the general ones in the order of [`GENERAL`], each
-/// with the functions of [`ScoreFunction::ALL`]; then those that combine.
+/// f16 before bf16: the plain kernels in the order of [`FORWARD`], full before causal; the general ones function by function, each in the order
+/// of [`general_shapes`]; then those that combine.
 macro_rules! kernels {
-    ($($head_dim:literal)*) => {
-        [$(
-            kernel!(smem_bytes($head_dim, false), concat!("flash_fwd_hdim", $head_dim, "_f16_sm90")),
-            kernel!(smem_bytes($head_dim, false), concat!("flash_fwd_hdim", $head_dim, "_bf16_sm90")),
-            kernel!(smem_bytes($head_dim, true), concat!("flash_fwd_hdim", $head_dim, "_f16_causal_sm90")),
-            kernel!(smem_bytes($head_dim, true), concat!("flash_fwd_hdim", $head_dim, "_bf16_causal_sm90")),
-        )*
-        $(
-            kernel!(general_smem_bytes($head_dim), concat!("flash_fwd_hdim", $head_dim, "_f16_general_sm90")),
-            kernel!(general_smem_bytes($head_dim), concat!("flash_fwd_hdim", $head_dim, "_bf16_general_sm90")),
-            kernel!(general_smem_bytes($head_dim), concat!("flash_fwd_hdim", $head_dim, "_f16_general_softcap_sm90")),
-            kernel!(general_smem_bytes($head_dim), concat!("flash_fwd_hdim", $head_dim, "_bf16_general_softcap_sm90")),
-            kernel!(general_smem_bytes($head_dim), concat!("flash_fwd_hdim", $head_dim, "_f16_general_alibi_sm90")),
-            kernel!(general_smem_bytes($head_dim), concat!("flash_fwd_hdim", $head_dim, "_bf16_general_alibi_sm90")),
-        )*
+    (plain: $($plain:literal $plain_dims:tt)* ; general: $($general:literal $general_dims:tt)* ; scored: $($scored:literal $scored_dims:tt)*) => {
+        [
+            $(
+                kernel!(smem_bytes($plain_dims, false), concat!("flash_fwd_hdim", $plain, "_f16_sm90")),
+                kernel!(smem_bytes($plain_dims, false), concat!("flash_fwd_hdim", $plain, "_bf16_sm90")),
+                kernel!(smem_bytes($plain_dims, true), concat!("flash_fwd_hdim", $plain, "_f16_causal_sm90")),
+                kernel!(smem_bytes($plain_dims, true), concat!("flash_fwd_hdim", $plain, "_bf16_causal_sm90")),
+            )*
+            $(
+                kernel!(general_smem_bytes($general_dims), concat!("flash_fwd_hdim", $general, "_f16_general_sm90")),
+                kernel!(general_smem_bytes($general_dims), concat!("flash_fwd_hdim", $general, "_bf16_general_sm90")),
+            )*
+            $(
+                kernel!(general_smem_bytes($scored_dims), concat!("flash_fwd_hdim", $scored, "_f16_general_softcap_sm90")),
+                kernel!(general_smem_bytes($scored_dims), concat!("flash_fwd_hdim", $scored, "_bf16_general_softcap_sm90")),
+            )*
+            $(
+                kernel!(general_smem_bytes($scored_dims), concat!("flash_fwd_hdim", $scored, "_f16_general_alibi_sm90")),
+                kernel!(general_smem_bytes($scored_dims), concat!("flash_fwd_hdim", $scored, "_bf16_general_alibi_sm90")),
+            )*
             kernel!(0, "flash_combine_f16_sm90"),
             kernel!(0, "flash_combine_bf16_sm90"),
         ]
     };
 }
 
-const fn smem_bytes(head_dim: u32, causal: bool) -> u32 {
-    forward_config(head_dim, causal).expect("every kernel has its shape in FORWARD").smem_bytes()
+const fn smem_bytes((head_dim, head_dim_v): (u32, u32), causal: bool) -> u32 {
+    forward_config(head_dim, head_dim_v, causal).expect("every kernel has its shape in FORWARD").smem_bytes()
 }
 
-const fn general_smem_bytes(head_dim: u32) -> u32 {
-    general_config(head_dim).expect("every kernel has its shape in GENERAL").smem_bytes()
+const fn general_smem_bytes((head_dim, head_dim_v): (u32, u32)) -> u32 {
+    general_config(head_dim, head_dim_v, ScoreFunction::Identity).expect("every kernel has its shape in GENERAL").smem_bytes()
 }
 
 /// Plain kernels: each shape in each dtype.
 const PLAIN_COUNT: usize = 2 * FORWARD.len();
-/// Forward kernels: the plain ones, and each general shape with each score function in each dtype.
-const FORWARD_COUNT: usize = PLAIN_COUNT + 2 * GENERAL.len() * ScoreFunction::ALL.len();
+/// Where the general kernels of each score function begin, in the order of [`ScoreFunction::ALL`]: each shape in each dtype.
+const GENERAL_BEGIN: [usize; 3] = [PLAIN_COUNT, PLAIN_COUNT + 2 * GENERAL.len(), PLAIN_COUNT + 2 * (GENERAL.len() + SCORED.len())];
+/// Forward kernels.
+const FORWARD_COUNT: usize = GENERAL_BEGIN[2] + 2 * SCORED.len();
 /// How many kernels there are.
 pub(crate) const COUNT: usize = FORWARD_COUNT + 2;
 
 /// Every kernel; [`forward_index`] and [`combine_index`] say where.
-pub(crate) static KERNELS: [Kernel; COUNT] = kernels!(64 96 128 192 256);
+pub(crate) static KERNELS: [Kernel; COUNT] = kernels! {
+    plain: "64" (64, 64) "96" (96, 96) "128" (128, 128) "192_128" (192, 128) "192" (192, 192) "256" (256, 256);
+    general: "64" (64, 64) "96" (96, 96) "128" (128, 128) "192_128" (192, 128) "192" (192, 192) "256" (256, 256);
+    scored: "64" (64, 64) "96" (96, 96) "128" (128, 128) "192" (192, 192) "256" (256, 256)
+};
 
 /// The place in [`KERNELS`] of the forward kernel of a family and a shape, which is one of the family's.
 pub(crate) fn forward_index(family: Family, config: &TileConfig, dtype: DType) -> usize {
-    const KNOWN: &str = "plans take their shape from the family's table";
-    let index = match family {
-        Family::Plain { causal } => {
-            2 * FORWARD.iter().position(|shape| (shape.head_dim, shape.causal) == (config.head_dim, causal)).expect(KNOWN)
-        }
-        Family::General(scores) => {
-            let shape = GENERAL.iter().position(|shape| shape.head_dim == config.head_dim).expect(KNOWN);
-            PLAIN_COUNT + 2 * (shape * ScoreFunction::ALL.len() + scores as usize)
-        }
+    let (begin, shapes) = match family {
+        Family::Plain { .. } => (0, &FORWARD[..]),
+        Family::General(scores) => (GENERAL_BEGIN[scores as usize], general_shapes(scores)),
         Family::Custom { .. } => unreachable!("a kernel of the caller's own is not in the table"),
     };
-    index + (dtype == DType::Bf16) as usize
+    let shape = shapes.iter().position(|shape| shape == config).expect("plans take their shape from the family's table");
+    begin + 2 * shape + (dtype == DType::Bf16) as usize
 }
 
 /// The place in [`KERNELS`] of the kernel that combines.
@@ -160,6 +168,7 @@ pub(crate) fn cuda_version_of_ptx((major, minor): (u32, u32)) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::HeadDims;
 
     fn check(kernel: &Kernel, entry: String, smem_bytes: u32) {
         assert_eq!((kernel.entry, kernel.smem_bytes), (entry.as_str(), smem_bytes));
@@ -171,23 +180,32 @@ mod tests {
 
     #[test]
     fn one_module_for_every_kernel() {
+        let hdim = |config: &TileConfig| HeadDims::from((config.head_dim as usize, config.head_dim_v as usize));
+        let mut indices = Vec::new();
         for dtype in [DType::F16, DType::Bf16] {
             for config in FORWARD {
                 let mask = if config.causal { "_causal" } else { "" };
-                let entry = format!("flash_fwd_hdim{}_{}{mask}_sm90", config.head_dim, dtype.name());
-                check(&KERNELS[forward_index(Family::Plain { causal: config.causal }, &config, dtype)], entry, config.smem_bytes());
+                let entry = format!("flash_fwd_hdim{}_{}{mask}_sm90", hdim(&config), dtype.name());
+                indices.push(forward_index(Family::Plain { causal: config.causal }, &config, dtype));
+                check(&KERNELS[indices[indices.len() - 1]], entry, config.smem_bytes());
             }
-            for (config, scores) in GENERAL.into_iter().flat_map(|config| ScoreFunction::ALL.map(|scores| (config, scores))) {
+            for scores in ScoreFunction::ALL {
                 let suffix = match scores {
                     ScoreFunction::Identity => "",
                     ScoreFunction::SoftCap => "_softcap",
                     ScoreFunction::Alibi => "_alibi",
                 };
-                let entry = format!("flash_fwd_hdim{}_{}_general{suffix}_sm90", config.head_dim, dtype.name());
-                check(&KERNELS[forward_index(Family::General(scores), &config, dtype)], entry, config.smem_bytes());
+                for config in general_shapes(scores) {
+                    let entry = format!("flash_fwd_hdim{}_{}_general{suffix}_sm90", hdim(config), dtype.name());
+                    indices.push(forward_index(Family::General(scores), config, dtype));
+                    check(&KERNELS[indices[indices.len() - 1]], entry, config.smem_bytes());
+                }
             }
+            indices.push(combine_index(dtype));
             check(&KERNELS[combine_index(dtype)], format!("flash_combine_{}_sm90", dtype.name()), 0);
         }
+        indices.sort();
+        assert!(indices.into_iter().eq(0..COUNT));
     }
 
     #[test]

@@ -84,6 +84,7 @@ mod dtype;
 #[cfg(any(feature = "cust", feature = "reference"))]
 mod element;
 mod error;
+mod head_dims;
 mod kernels;
 mod launch;
 mod layout;
@@ -106,6 +107,7 @@ pub use dtype::DType;
 #[cfg(any(feature = "cust", feature = "reference"))]
 pub use element::Element;
 pub use error::Error;
+pub use head_dims::HeadDims;
 pub use hopper_attention_driver::{CUresult, LoadError};
 pub use layout::{Dim, Layout};
 #[cfg(feature = "cust")]

@@ -33,7 +33,7 @@ pub use hopper_attention_driver::{CUdeviceptr, CUstream};
 use crate::context::Context;
 use crate::custom::Custom;
 use crate::plan::{CombinePlan, Family, Plan, Window, check_head_dim};
-use crate::{CustomKernel, DType, Dim, Error, Layout, kernels, launch, lengths, memory};
+use crate::{CustomKernel, DType, Dim, Error, HeadDims, Layout, kernels, launch, lengths, memory};
 pub use options::{Array, Arrays, Options};
 
 /// A tensor `[batch, seqlen, heads, head_dim]` in device memory, owned by the caller.
@@ -99,7 +99,7 @@ pub struct Part {
 /// Shapes: `q` is `[batch, seqlen_q, num_heads, head_dim]`, `k` `[batch, seqlen_k, num_heads_k, head_dim]`, `v`
 /// `[batch, seqlen_k, num_heads_k, head_dim_v]` and `o` `[batch, seqlen_q, num_heads, head_dim_v]`, with `num_heads` a multiple of
 /// `num_heads_k` (query head `h` reads key head `h / (num_heads / num_heads_k)`), both head dims multiples of 8 up to 256 (the kernel is
-/// that of the larger), and all of one dtype. Inputs may be broadcast over batch or heads by a stride of 0. `o` must overlap neither itself
+/// the smallest that holds both), and all of one dtype. Inputs may be broadcast over batch or heads by a stride of 0. `o` must overlap neither itself
 /// nor an input. The whole of `o` and `lse` is written: a row that sees no key gets `o = 0` and `lse = -inf`. With batch, num_heads or
 /// seqlen_q of 0 nothing is launched. Windows and soft caps are [`Options`]; [`forward_with`] has packed sequences, sinks and ALiBi
 /// besides.
@@ -176,7 +176,8 @@ pub unsafe fn forward(
 /// Without arrays and soft cap, and with no window or the causal one (`window_right` of 0, open on the left), the plain kernels run. Any
 /// other bound that hides nothing (`window_left >= seqlen_k - 1`, `window_right >= seqlen_q - 1`) counts as none, and the results are the
 /// same, bit by bit. All else is served by the general kernels, of which there are three for each head_dim and dtype: as they are, with a
-/// soft cap, or with ALiBi; each takes any window, lengths and sinks. So a soft cap and ALiBi together are [`Error::Unsupported`].
+/// soft cap, or with ALiBi; each takes any window, lengths and sinks. So a soft cap and ALiBi together are [`Error::Unsupported`]. Of the
+/// kernels for head dims of 192 and 128 there is the first one only: with a soft cap or ALiBi those for 192 serve.
 ///
 /// # Errors
 ///
@@ -331,17 +332,17 @@ pub(crate) unsafe fn combine_after(
     unsafe { launch::combine(&context, &mut plan, stream) }
 }
 
-/// Loads the kernel that serves `head_dim`, `dtype` and `options` into the current context, if it is not there yet.
+/// Loads the kernel that serves the head dims, `dtype` and `options` into the current context, if it is not there yet: `prepare(128, ..)`, or
+/// `prepare((192, 128), ..)` where V and O have a head_dim of 128, and Q and K one of 192.
 ///
 /// # Errors
 ///
 /// [`Error::Unsupported`] for a head_dim that no kernel serves, else those of [`forward`] that say why there is no kernel.
-pub fn prepare(head_dim: usize, dtype: DType, options: &Options) -> Result<(), Error> {
-    prepare_with(head_dim, dtype, options, &Arrays::new())
+pub fn prepare(head_dims: impl Into<HeadDims>, dtype: DType, options: &Options) -> Result<(), Error> {
+    prepare_with(head_dims, dtype, options, &Arrays::new())
 }
 
-/// [`prepare`] for [`forward_with`]. `head_dim` is the larger one, where that of `v` differs. Which of the `arrays` there are is all that
-/// counts; neither addresses nor lengths are looked at.
+/// [`prepare`] for [`forward_with`]. Which of the `arrays` there are is all that counts; neither addresses nor lengths are looked at.
 ///
 /// A call whose window turns out to hide nothing runs a kernel without one, see [`forward_with`]: whoever expects such calls prepares that,
 /// too.
@@ -349,9 +350,10 @@ pub fn prepare(head_dim: usize, dtype: DType, options: &Options) -> Result<(), E
 /// # Errors
 ///
 /// Those of [`prepare`], and [`Error::Unsupported`] for a combination that has no kernel.
-pub fn prepare_with(head_dim: usize, dtype: DType, options: &Options, arrays: &Arrays) -> Result<(), Error> {
+pub fn prepare_with(head_dims: impl Into<HeadDims>, dtype: DType, options: &Options, arrays: &Arrays) -> Result<(), Error> {
+    let HeadDims { head_dim, head_dim_v } = head_dims.into();
     let family = Family::of(Window::of(options), options, arrays)?;
-    let config = family.config(check_head_dim("head_dim", head_dim)?);
+    let config = family.config(check_head_dim("head_dim", head_dim)?, check_head_dim("head_dim_v", head_dim_v)?);
     Context::current()?.kernel(kernels::forward_index(family, &config, dtype)).map(|_| ())
 }
 

@@ -57,6 +57,38 @@ fn each_combination_loads_its_kernel() {
     assert!(matches!(both, Err(Error::Unsupported { field, .. }) if field == "softcap"));
 }
 
+/// What is prepared for a pair of head dims is what a call with it runs.
+#[test]
+fn unequal_head_dims_are_prepared() {
+    let script = Script::start();
+    let (plain, none, sinks) = (Options::new(), Arrays::new(), Arrays::new().sinks(SINKS));
+    for (pair, options, arrays, entry) in [
+        ((192, 128), plain, none, "hdim192_128_bf16"),
+        ((136, 64), plain.causal(true), none, "hdim192_128_bf16_causal"),
+        ((192, 128), plain, sinks, "hdim192_128_bf16_general"),
+        ((192, 128), plain.softcap(30.0), none, "hdim192_bf16_general_softcap"),
+        ((192, 136), plain, none, "hdim192_bf16"),
+        ((64, 128), plain, none, "hdim128_bf16"),
+        ((128, 192), plain.causal(true), none, "hdim192_bf16_causal"),
+    ] {
+        script.new_context();
+        raw::prepare_with(pair, DType::Bf16, &options, &arrays).unwrap();
+        assert_eq!(starting(&script.calls(), "cuModuleLoadDataEx"), [format!(" flash_fwd_{entry}_sm90")]);
+        let head_dims = [pair.0, pair.0, pair.1, pair.1];
+        let [q, k, v, o] = [0, 1, 2, 3].map(|i| {
+            let layout = Layout::bshd([1, 1024, 16, head_dims[i]]);
+            raw::Tensor4 { layout, ..tensor((i as u64 + 1) << 32) }
+        });
+        // SAFETY: as in `forward`.
+        unsafe { raw::forward_with(&q, &k, &v, &o, None, &options, &arrays, ptr::without_provenance_mut(7)) }.unwrap();
+        assert!(starting(&script.calls(), "cuModuleLoadDataEx").is_empty(), "{pair:?}");
+    }
+    for (pair, wrong) in [((264, 64), "head_dim"), ((64, 264), "head_dim_v"), ((64, 4), "head_dim_v"), ((0, 0), "head_dim")] {
+        let refused = raw::prepare(pair, DType::Bf16, &plain);
+        assert!(matches!(&refused, Err(Error::Unsupported { field, .. }) if field == wrong), "{pair:?}: {refused:?}");
+    }
+}
+
 #[test]
 fn a_ragged_launch_neither_allocates_nor_waits() {
     let script = Script::start();

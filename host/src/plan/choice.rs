@@ -61,14 +61,14 @@ impl Family {
         })
     }
 
-    /// The shape that serves `head_dim`, which [`super::check_head_dim`] has passed.
-    pub fn config(self, head_dim: u32) -> TileConfig {
+    /// The shape that serves `head_dim` and `head_dim_v`, which [`super::check_head_dim`] has passed: the smallest that holds both.
+    pub fn config(self, head_dim: u32, head_dim_v: u32) -> TileConfig {
         let config = match self {
-            Self::Plain { causal } => forward_config(head_dim, causal),
-            Self::General(_) => general_config(head_dim),
+            Self::Plain { causal } => forward_config(head_dim, head_dim_v, causal),
+            Self::General(scores) => general_config(head_dim, head_dim_v, scores),
             Self::Custom { config, .. } => Some(config),
         };
-        config.expect("both tables serve every head_dim up to 256")
+        config.expect("every table serves head dims up to 256")
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::f64::consts::LOG2_E;
 
-use hopper_attention_kernels::config::{ScoreFunction, forward_config, general_config};
+use hopper_attention_kernels::config::{FORWARD, ScoreFunction, forward_config, general_config, general_shapes};
 use hopper_attention_kernels::params::MAX_SEQLEN;
 
 use super::tests::Arguments;
@@ -53,7 +53,7 @@ fn every_combination_has_its_kernel() {
     for (i, (one, other, family)) in table.into_iter().enumerate() {
         let plan = Arguments::new().with(one).with(other).accepted();
         assert_eq!((plan.family, plan.features.is_some()), (family, !matches!(family, Family::Plain { .. })), "row {i}");
-        assert_eq!(plan.config, family.config(128), "row {i}");
+        assert_eq!(plan.config, family.config(128, 128), "row {i}");
     }
     // A window takes the plain kernels, and changes no score function.
     for (change, family) in [(nothing as Change, GENERAL), (sinks, GENERAL), (softcap, soft_cap), (slopes, alibi)] {
@@ -152,19 +152,63 @@ fn unequal_head_dims() {
             a.o.layout = Layout::bshd([2, 300, 6, head_dim_v]);
         })
     };
-    for (head_dim, head_dim_v, kernel) in [(192, 128, 192), (64, 128, 128), (128, 64, 128), (96, 64, 96), (8, 256, 256), (72, 104, 128)] {
+    for (head_dim, head_dim_v, kernel) in [
+        (192, 128, (192, 128)),
+        (136, 8, (192, 128)),
+        (192, 136, (192, 192)),
+        (128, 192, (192, 192)),
+        (64, 128, (128, 128)),
+        (128, 64, (128, 128)),
+        (96, 64, (96, 96)),
+        (8, 256, (256, 256)),
+        (72, 104, (128, 128)),
+    ] {
         for causal in [false, true] {
             let problem = problem(head_dim, head_dim_v).with(|a| a.options.causal = causal);
             let plan = problem.accepted();
-            assert_eq!((plan.family, plan.config), (Family::Plain { causal }, forward_config(kernel, causal).unwrap()));
+            assert_eq!((plan.family, plan.config), (Family::Plain { causal }, forward_config(kernel.0, kernel.1, causal).unwrap()));
+            assert_eq!((plan.config.head_dim, plan.config.head_dim_v), kernel);
             let inner = plan.maps.map(|map| map.unwrap().dims[0] as usize);
             assert_eq!(inner, [head_dim, head_dim, head_dim_v, head_dim_v]);
             assert_eq!(plan.params.softmax_scale_log2, (f64::from((1.0 / (head_dim as f64).sqrt()) as f32) * LOG2_E) as f32);
-            assert_eq!(problem.with(sinks).accepted().config, general_config(kernel).unwrap());
+            let general = |scores| general_config(kernel.0, kernel.1, scores).unwrap();
+            assert_eq!(problem.with(sinks).accepted().config, general(ScoreFunction::Identity));
+            assert_eq!(problem.with(softcap).accepted().config, general(ScoreFunction::SoftCap));
+            assert_eq!(problem.with(slopes).accepted().config, general(ScoreFunction::Alibi));
         }
     }
     problem(64, 264).is_unsupported("v.head_dim");
     problem(64, 4).is_unsupported("v.head_dim");
     problem(264, 64).is_unsupported("q.head_dim");
     problem(64, 128).with(|a| a.o.layout = Layout::bshd([2, 300, 6, 64])).is_invalid("o.head_dim");
+}
+
+/// Every pair of head dims runs, in every family, on a shape that holds both, and than which none that does is smaller in either.
+#[test]
+fn every_pair_of_head_dims_has_the_smallest_kernel_that_holds_it() {
+    let nothing: fn(&mut Arguments) = |_| {};
+    let plain = [false, true].map(|causal| (FORWARD.into_iter().filter(|shape| shape.causal == causal).collect(), nothing, causal));
+    let general = ScoreFunction::ALL.map(|scores| {
+        let change = match scores {
+            ScoreFunction::Identity => sinks,
+            ScoreFunction::SoftCap => softcap,
+            ScoreFunction::Alibi => slopes,
+        };
+        (general_shapes(scores).to_vec(), change, false)
+    });
+    let sizes = || (8..=256).step_by(8);
+    for (shapes, change, causal) in plain.into_iter().chain(general) {
+        for (head_dim, head_dim_v) in sizes().flat_map(|head_dim| sizes().map(move |head_dim_v| (head_dim, head_dim_v))) {
+            let problem = Arguments::of(2, 300, 500, 6, 2, head_dim, Layout::bshd).with(change).with(|a| {
+                a.options.causal = causal;
+                a.v.layout = Layout::bshd([2, 500, 2, head_dim_v]);
+                a.o.layout = Layout::bshd([2, 300, 6, head_dim_v]);
+            });
+            let chosen = problem.accepted().config;
+            let holds = |shape: &&TileConfig| shape.head_dim as usize >= head_dim && shape.head_dim_v as usize >= head_dim_v;
+            assert!(shapes.contains(&chosen) && holds(&&chosen), "{head_dim}, {head_dim_v}: {chosen:?}");
+            let is_smaller = |shape: &&TileConfig| shape.head_dim < chosen.head_dim || shape.head_dim_v < chosen.head_dim_v;
+            assert_eq!(shapes.iter().filter(holds).find(is_smaller), None, "{head_dim}, {head_dim_v}: {chosen:?}");
+        }
+    }
 }

@@ -122,6 +122,13 @@ fn sections_are_whole_groups() {
     assert_eq!(section(&grouped(4096, 16).with(|a| a.options.softcap = Some(1.0)).accepted()), 1);
     // Plain kernels count every head's keys.
     assert_eq!(section(&grouped(4096, 16).with(|a| a.options.causal = true).accepted()), 8);
+    // V counts with its own columns: 4096 keys of 192 and 128 are 2.5 MiB, those of 192 and 192 are 3.
+    let of_v = |head_dim_v| {
+        let of = |seqlen, head_dim| Layout::bshd([1, seqlen, 64, head_dim]);
+        let problem = Arguments::of(1, 4096, 4096, 64, 64, 192, Layout::bshd).with(apart).with(|a| a.options.causal = true);
+        problem.with(|a| (a.v.layout, a.o.layout) = (of(4096, head_dim_v), of(4096, head_dim_v))).accepted()
+    };
+    assert_eq!([128, 192].map(|head_dim_v| section(&of_v(head_dim_v))), [6, 5]);
 }
 
 #[test]

@@ -156,7 +156,7 @@ impl Inputs {
         options: &Options,
         arrays: &Arrays,
     ) -> Result<Option<Self>, Error> {
-        let head_dim = check_head_dim("q.head_dim", shape.head_dim)?.max(check_head_dim("v.head_dim", shape.head_dim_v)?);
+        let head_dims = (check_head_dim("q.head_dim", shape.head_dim)?, check_head_dim("v.head_dim", shape.head_dim_v)?);
         let Sequences { q: q_side, k: k_side, .. } = &shape.sequences;
         let window = Window::of(options).within(q_side.rows, k_side.rows);
         let family = match kernel {
@@ -170,7 +170,7 @@ impl Inputs {
         let Some(rows) = shape.rows()? else {
             return Ok(None);
         };
-        let config = family.config(head_dim);
+        let config = family.config(head_dims.0, head_dims.1);
         let (q, q_rows) = ragged("q", describe(&"q", q, WARPGROUP_ROWS, Role::Input)?, q_side)?;
         let keys = |name: &str, tensor| {
             if k_side.rows == 0 {
@@ -253,7 +253,7 @@ fn schedule(shape: &Shape, family: Family, window: Window, config: &TileConfig) 
     let tiles_differ = lengths_differ || (is_bounded && m_blocks > 1);
     let seqlen_k = shape.mean_seqlen_k();
     let section_heads = if lengths_differ || is_bounded {
-        let kv_bytes = 2 * seqlen_k.max(1) * u64::from(config.head_dim) * u64::from(DType::BYTES);
+        let kv_bytes = seqlen_k.max(1) * u64::from(config.head_dim + config.head_dim_v) * u64::from(DType::BYTES);
         let fitting = (L2_BYTES.min(L2_BYTES_PER_KEY * seqlen_k) / kv_bytes).max(1);
         let heads_per_kv = (shape.heads / shape.heads_k) as u64;
         if !matches!(family, Family::Plain { .. }) { fitting.saturating_mul(heads_per_kv) } else { fitting }

@@ -12,7 +12,7 @@ use hopper_attention_kernels::config::{TileConfig, forward_config};
 
 /// A tile small enough that a few keys make several of them.
 fn small_tiles(causal: bool) -> TileConfig {
-    TileConfig { tile_m: 4, tile_n: 8, ..forward_config(64, causal).unwrap() }
+    TileConfig { tile_m: 4, tile_n: 8, ..forward_config(64, 64, causal).unwrap() }
 }
 
 /// Normal values, the same for the same seed.

@@ -37,7 +37,9 @@ use super::problem::{Score, ScoreFunction};
 use super::rows::{self, Attention, Row};
 use crate::Element;
 use crate::Error;
-use hopper_attention_kernels::config::{MAX_SUM, ROUND_FIRST, TileConfig, WARPGROUP_ROWS, forward_config, general_config};
+use hopper_attention_kernels::config::{
+    self, MAX_SUM, ROUND_FIRST, TileConfig, WARPGROUP_ROWS, custom_config, forward_config, general_config,
+};
 use hopper_attention_kernels::key_range::{Window, key_range};
 use hopper_attention_kernels::params::MAX_SEQLEN;
 use std::f64::consts::LOG2_E;
@@ -70,24 +72,28 @@ pub fn attention_rows<T: Element>(problem: &Problem<'_, T>, rows: &[Row]) -> Res
     Ok(with_config(problem, &config_of(problem)?, rows))
 }
 
-fn config_of<T: Element>(problem: &Problem<'_, T>) -> Result<TileConfig, Error> {
+/// The tiles of the kernel that serves a problem.
+pub(super) fn config_of<T: Element>(problem: &Problem<'_, T>) -> Result<TileConfig, Error> {
     for (field, seqlen) in [("q.seqlen", problem.seqlen_q()), ("k.seqlen", problem.seqlen_k())] {
         if seqlen > MAX_SEQLEN as usize {
             return Err(Error::unsupported(field, seqlen, format!("at most {MAX_SEQLEN}: the kernels count in 32 bits")));
         }
     }
-    let (head_dim, head_dim_v) = (problem.head_dim(), problem.head_dim_v());
-    let larger = u32::try_from(head_dim.max(head_dim_v)).ok();
-    let is_plain = head_dim == head_dim_v
-        && (problem.window_left, problem.window_right) == (None, None)
-        && matches!(problem.score, Score::Identity)
-        && problem.mask.is_none()
-        && problem.sinks.is_none();
-    let config = larger.and_then(|larger| if is_plain { forward_config(larger, problem.causal) } else { general_config(larger) });
-    config.ok_or_else(|| {
-        let field = if head_dim >= head_dim_v { "q.head_dim" } else { "v.head_dim" };
-        Error::unsupported(field, head_dim.max(head_dim_v), "at most 256")
-    })
+    let size =
+        |field, size| u32::try_from(size).ok().filter(|&size| size <= 256).ok_or_else(|| Error::unsupported(field, size, "at most 256"));
+    let (head_dim, head_dim_v) = (size("q.head_dim", problem.head_dim())?, size("v.head_dim", problem.head_dim_v())?);
+    let general = |scores| general_config(head_dim, head_dim_v, scores);
+    let has_window = (problem.window_left, problem.window_right) != (None, None);
+    let config = match problem.score {
+        // A kernel of the caller's own functions, which may have other tiles than the table's.
+        Score::Function(_) => custom_config(head_dim.max(head_dim_v)),
+        Score::Identity if problem.mask.is_some() => custom_config(head_dim.max(head_dim_v)),
+        Score::Identity if has_window || problem.sinks.is_some() => general(config::ScoreFunction::Identity),
+        Score::Identity => forward_config(head_dim, head_dim_v, problem.causal),
+        Score::SoftCap(_) => general(config::ScoreFunction::SoftCap),
+        Score::Alibi(_) => general(config::ScoreFunction::Alibi),
+    };
+    Ok(config.expect("a kernel for all head dims up to 256"))
 }
 
 pub(super) fn with_config<T: Element>(problem: &Problem<'_, T>, config: &TileConfig, rows: &[Row]) -> Attention<T, f32> {

@@ -3,7 +3,7 @@
 use super::definition::{Data, Logit, NUM_HEADS, by_definition, check};
 use super::*;
 use crate::reference::tiled::TANH_ERROR;
-use hopper_attention_kernels::config::general_config;
+use hopper_attention_kernels::config::{ScoreFunction, general_config};
 
 const SINKS: [f32; NUM_HEADS] = [0.25, -3.0, 6.5, f32::NEG_INFINITY];
 
@@ -74,7 +74,7 @@ fn sinks_of_any_size() {
 #[test]
 fn a_sink_of_minus_infinity_changes_no_bit() {
     let data = Data::of_lengths(130, 70, 2.0);
-    let config = general_config(64).unwrap();
+    let config = general_config(64, 64, ScoreFunction::Identity).unwrap();
     let tiled = |problem| tiled::with_config(problem, &config, &all_rows(problem));
     let none = data.problem().causal(true);
     let no_sink = none.sinks(&[f32::NEG_INFINITY; NUM_HEADS]).unwrap();

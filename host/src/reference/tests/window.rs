@@ -2,7 +2,7 @@
 
 use super::definition::{Data, Logit, NO_SINKS, Shape, by_definition, check};
 use super::*;
-use hopper_attention_kernels::config::general_config;
+use hopper_attention_kernels::config::{ScoreFunction, general_config};
 
 fn sees(causal: bool, left: Option<usize>, right: Option<usize>, diagonal: i64, key: i64) -> bool {
     (!causal || key <= diagonal)
@@ -31,7 +31,8 @@ fn windows_are_aligned_to_the_bottom_right() {
 #[test]
 fn a_window_that_hides_nothing_changes_no_bit() {
     let data = Data::of_lengths(150, 300, 2.0);
-    for (causal, config) in [(false, general_config(64).unwrap()), (true, general_config(256).unwrap()), (false, small_tiles(false))] {
+    let general = |head_dim| general_config(head_dim, head_dim, ScoreFunction::Identity).unwrap();
+    for (causal, config) in [(false, general(64)), (true, general(256)), (false, small_tiles(false))] {
         let open = data.problem().causal(causal);
         let windows = [(Some(299), Some(149)), (Some(300), None), (None, Some(300)), (Some(usize::MAX), Some(usize::MAX))];
         for (left, right) in windows {
@@ -60,6 +61,28 @@ fn nan_stays_in_the_tiles_that_are_visited() {
         assert_eq!(rows_where(&|row| exact.o[row].is_nan()), by_visibility);
         assert_eq!(rows_where(&|row| tiled.o[row].is_nan()), if in_v { (64..128).collect() } else { by_visibility.clone() });
         assert_eq!(rows_where(&|row| tiled.lse[row].is_nan()), if in_k { by_visibility } else { vec![] });
+    }
+}
+
+/// Whether a kernel is plain has nothing to do with its head dims.
+#[test]
+fn tiles_are_those_of_the_kernel() {
+    // Of Q, of V, and keys of a tile: full, causal, with a window, with a soft cap.
+    for (head_dim, head_dim_v, tiles) in [
+        (64, 64, [128, 128, 112, 112]),
+        (96, 64, [112, 96, 96, 96]),
+        (64, 96, [112, 96, 96, 96]),
+        (128, 40, [128, 128, 128, 128]),
+        (192, 128, [128, 128, 128, 80]),
+        (136, 8, [128, 128, 128, 80]),
+        (192, 136, [80, 80, 80, 80]),
+        (128, 192, [80, 80, 80, 80]),
+        (8, 256, [64, 64, 64, 64]),
+    ] {
+        let data = Data::new(Shape { seqlen_q: 1, seqlen_k: 1, head_dim, head_dim_v }, 1.0);
+        let problem = data.problem();
+        let of_kind = [problem, problem.causal(true), problem.window(Some(5), None), problem.softcap(1.0).unwrap()];
+        assert_eq!(of_kind.map(|problem| tiled::config_of(&problem).unwrap().tile_n), tiles, "{head_dim}, {head_dim_v}");
     }
 }
 
