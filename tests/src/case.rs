@@ -4,7 +4,8 @@ use crate::features::Features;
 use crate::placement::Placement;
 use crate::values::Values;
 use half::{bf16, f16};
-use hopper_attention::{DType, Element};
+use hopper_attention::{DType, Element, HeadDims};
+use hopper_attention_kernels::config::TileConfig;
 use serde::{Deserialize, Serialize};
 
 /// Element type, as text.
@@ -69,6 +70,11 @@ macro_rules! with_element {
             }
         }
     };
+}
+
+/// The head dims that a kernel is made for.
+pub fn native_head_dims(kernel: &TileConfig) -> HeadDims {
+    HeadDims { head_dim: kernel.head_dim as usize, head_dim_v: kernel.head_dim_v as usize }
 }
 
 /// Which input.
@@ -181,7 +187,8 @@ pub struct Case {
 
 impl Case {
     /// One batch entry, one head, standard normal inputs, contiguous `[batch, seqlen, heads, head_dim]`.
-    pub fn new(dtype: ElementType, head_dim: usize, seqlen_q: usize, seqlen_k: usize) -> Self {
+    pub fn new(dtype: ElementType, head_dims: impl Into<HeadDims>, seqlen_q: usize, seqlen_k: usize) -> Self {
+        let HeadDims { head_dim, head_dim_v } = head_dims.into();
         Self {
             dtype,
             batch: 1,
@@ -191,7 +198,7 @@ impl Case {
             num_heads_k: 1,
             head_dim,
             causal: false,
-            features: Features::default(),
+            features: Features { head_dim_v: (head_dim_v != head_dim).then_some(head_dim_v), ..Features::default() },
             softmax_scale: None,
             values: Values::Normal { factor: 1.0 },
             edits: Vec::new(),
@@ -204,6 +211,11 @@ impl Case {
             judged_rows: None,
             seed: 1,
         }
+    }
+
+    /// [`Case::new`] of the head dims and the mask of a kernel.
+    pub fn native(dtype: ElementType, kernel: &TileConfig, seqlen_q: usize, seqlen_k: usize) -> Self {
+        Self::new(dtype, native_head_dims(kernel), seqlen_q, seqlen_k).causal(kernel.causal)
     }
 
     /// With the causal mask, or without it.

@@ -22,7 +22,7 @@ pub mod trials;
 mod values;
 
 pub use call::Call;
-pub use case::{Case, Edit, ElementType, Number, Operand, TestElement};
+pub use case::{Case, Edit, ElementType, Number, Operand, TestElement, native_head_dims};
 pub use device_problem::{DeviceProblem, Output};
 pub use failure::Failure;
 pub use features::{Features, PerHead, Score, Sinks};

@@ -3,7 +3,7 @@
 //!
 //! `HOPPER_ATTENTION_PROPERTY_CASES` sets how many cases each property draws, `HOPPER_ATTENTION_PROPERTY_SEED` what they are drawn from.
 
-use hopper_attention_kernels::config::{TileConfig, forward_config, general_config};
+use hopper_attention_kernels::config::{ScoreFunction, TileConfig, forward_config, general_config};
 use hopper_attention_tests::{
     Case, DeviceTest, ElementType, Failure, Number, Placement, Profile, Ragged, Score, Side, Sinks, Values, check_case, check_ragged,
     trials,
@@ -74,6 +74,12 @@ fn head_dims() -> impl Strategy<Value = usize> {
     prop_oneof![(1..=32usize).prop_map(|eighths| 8 * eighths), select(vec![64, 72, 96, 104, 128, 136, 192, 200, 248, 256])]
 }
 
+/// Of Q and of V: equal, or those that have kernels of their own, or any.
+fn pairs_of_head_dims() -> impl Strategy<Value = (usize, usize)> {
+    let own = ((17..=24usize), (1..=16usize)).prop_map(|(eighths, eighths_v)| (8 * eighths, 8 * eighths_v));
+    prop_oneof![6 => head_dims().prop_map(|head_dim| (head_dim, head_dim)), 1 => Just((192, 128)), 1 => own, 2 => (head_dims(), head_dims())]
+}
+
 /// Lengths around the edges of tiles, and any others.
 fn lengths(tile: u32, longest: usize) -> impl Strategy<Value = usize> {
     let edges = (1..=4usize, 0..3usize).prop_map(move |(tiles, beside)| (tiles * tile as usize + beside).saturating_sub(1));
@@ -89,15 +95,17 @@ fn heads() -> impl Strategy<Value = (usize, usize, usize)> {
 /// Shapes of one kernel or another, with everything else as usual.
 fn shapes(dtype: ElementType, causal: bool) -> impl Strategy<Value = Case> {
     let longest = Profile::get().pick(900, 200);
-    let tiles = move |head_dim: usize| -> TileConfig { forward_config(head_dim as u32, causal).expect("a kernel for every head_dim") };
-    head_dims()
-        .prop_flat_map(move |head_dim| {
-            let tile = tiles(head_dim);
+    let tiles = move |(head_dim, head_dim_v): (usize, usize)| -> TileConfig {
+        forward_config(head_dim as u32, head_dim_v as u32, causal).expect("a kernel for all head dims")
+    };
+    pairs_of_head_dims()
+        .prop_flat_map(move |head_dims| {
+            let tile = tiles(head_dims);
             let lengths_k = prop_oneof![12 => lengths(tile.tile_n, longest), 1 => Just(0)];
-            (Just(head_dim), lengths(tile.tile_m, longest), lengths_k, heads(), any::<u64>())
+            (Just(head_dims), lengths(tile.tile_m, longest), lengths_k, heads(), any::<u64>())
         })
-        .prop_map(move |(head_dim, seqlen_q, seqlen_k, (batch, heads_k, ratio), seed)| {
-            let case = Case::new(dtype, head_dim, seqlen_q, seqlen_k).causal(causal).heads(batch, heads_k * ratio, heads_k);
+        .prop_map(move |(head_dims, seqlen_q, seqlen_k, (batch, heads_k, ratio), seed)| {
+            let case = Case::new(dtype, head_dims, seqlen_q, seqlen_k).causal(causal).heads(batch, heads_k * ratio, heads_k);
             Case { seed, ..case }.judging_pairs(Profile::get().judged_pairs() / 8)
         })
 }
@@ -122,7 +130,8 @@ fn placement(may_broadcast: bool) -> impl Strategy<Value = Placement> {
 fn layouts(dtype: ElementType, causal: bool) -> impl Strategy<Value = Case> {
     (shapes(dtype, causal), placement(true), placement(true), placement(true), placement(false), any::<[bool; 2]>()).prop_map(
         |(case, q, k, v, o, [packed, lse])| {
-            let packed = packed && case.seqlen_k > 0;
+            // What is a slice of one tensor has one head_dim.
+            let packed = packed && case.seqlen_k > 0 && case.o_head_dim() == case.head_dim;
             let seqlen_k = if packed { case.seqlen_q } else { case.seqlen_k };
             Case { q, k, v, o, packed, lse, seqlen_k, ..case }
         },
@@ -147,7 +156,7 @@ fn values(dtype: ElementType, causal: bool) -> impl Strategy<Value = Case> {
     })
 }
 
-/// A window, a score function, sinks and another head_dim for V, each of them or not.
+/// A window, a score function and sinks, each of them or not.
 fn features(case: Case) -> impl Strategy<Value = Case> {
     let longest: usize = Profile::get().pick(900, 200);
     let bound = move || prop_oneof![2 => Just(None), 1 => (0..=8usize).prop_map(Some), 3 => (0..=longest).prop_map(Some)];
@@ -163,18 +172,16 @@ fn features(case: Case) -> impl Strategy<Value = Case> {
         1 => Just(Some(Sinks::Mixed)),
         1 => sink.prop_map(|number| Some(Sinks::All(number))),
     ];
-    let head_dim_v = prop_oneof![2 => Just(None), 1 => head_dims().prop_map(Some)];
     let factor = (-2..=5i32).prop_map(|exponent| Values::Normal { factor: (exponent as f32).exp2() });
-    (bound(), bound(), score, sinks, head_dim_v, factor).prop_map(move |(left, right, score, sinks, head_dim_v, factor)| {
+    (bound(), bound(), score, sinks, factor).prop_map(move |(left, right, score, sinks, factor)| {
         let mut case = case.clone().window(left, right).score(score).values(factor);
-        (case.features.sinks, case.features.head_dim_v) = (sinks, head_dim_v);
+        case.features.sinks = sinks;
         case
     })
 }
 
 /// Any shape and layout, with any features.
 fn dense_features(dtype: ElementType, causal: bool) -> impl Strategy<Value = Case> {
-    // What is a slice of one tensor has one head_dim.
     layouts(dtype, causal).prop_flat_map(|case| features(Case { packed: false, ..case }))
 }
 
@@ -197,18 +204,18 @@ fn side(may_broadcast: bool) -> impl Strategy<Value = (Side, Placement)> {
 /// Up to seven sequences of any lengths, packed or padded, with any features.
 fn ragged(dtype: ElementType, causal: bool) -> impl Strategy<Value = Ragged> {
     let longest = Profile::get().pick(600, 140);
-    head_dims()
-        .prop_flat_map(move |head_dim| {
-            let tile = general_config(head_dim as u32).expect("a kernel for every head_dim");
+    pairs_of_head_dims()
+        .prop_flat_map(move |(head_dim, head_dim_v)| {
+            let tile = general_config(head_dim as u32, head_dim_v as u32, ScoreFunction::Identity).expect("a kernel for all head dims");
             let length = |tile| prop_oneof![5 => lengths(tile, longest), 1 => Just(0)];
             let sequences = prop::collection::vec((length(tile.tile_m), length(tile.tile_n)), 1..=7);
-            (Just(head_dim), sequences, heads(), side(true), side(true), placement(true), any::<(bool, u64)>())
+            (Just((head_dim, head_dim_v)), sequences, heads(), side(true), side(true), placement(true), any::<(bool, u64)>())
         })
-        .prop_flat_map(move |(head_dim, sequences, (_, heads_k, ratio), (q_side, q), (k_side, k), v, (lse, seed))| {
+        .prop_flat_map(move |(head_dims, sequences, (_, heads_k, ratio), (q_side, q), (k_side, k), v, (lse, seed))| {
             // V is packed or padded as K is, and lies elsewhere only where K is packed.
             let v = if k_side.packed { v } else { k };
             let o = Placement { broadcast_batch: false, broadcast_heads: false, ..q };
-            let case = Case::new(dtype, head_dim, 0, 0).causal(causal).heads(1, heads_k * ratio, heads_k);
+            let case = Case::new(dtype, head_dims, 0, 0).causal(causal).heads(1, heads_k * ratio, heads_k);
             let case = Case { q, k, v, o, lse, seed, ..case };
             features(case).prop_map(move |case| Ragged::new(case, &sequences).sides(q_side, k_side))
         })

@@ -87,18 +87,24 @@ fn kernels(filter: Option<&str>) -> Result<Vec<PathBuf>> {
 /// The problem as the device tests take it, for the kernel of this name.
 fn case(entry: &str, [seqlen_q, seqlen_k, num_heads, num_heads_k]: [u32; 4]) -> Result<String> {
     let words: Vec<&str> = entry.split('_').collect();
-    let head_dim = words.iter().find_map(|word| word.strip_prefix("hdim")?.parse::<u32>().ok());
+    let hdim = words.iter().position(|word| word.starts_with("hdim"));
+    let head_dim = hdim.and_then(|hdim| words[hdim].strip_prefix("hdim")?.parse::<u32>().ok());
+    // Of V, where it is another one.
+    let head_dim_v = hdim.and_then(|hdim| words.get(hdim + 1)?.parse::<u32>().ok());
     let dtype = words.iter().find(|word| ["f16", "bf16"].contains(word));
     let (Some(head_dim), Some(dtype)) = (head_dim, dtype) else { bail!("{entry} is no kernel's name") };
     let placement = serde_json::json!({
         "order": [0, 1, 2], "gaps": [0, 0, 0], "broadcast_batch": false, "broadcast_heads": false, "offset": 0, "wild_strides": false,
     });
-    let case = serde_json::json!({
+    let mut case = serde_json::json!({
         "dtype": dtype, "batch": 1, "seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "num_heads": num_heads, "num_heads_k": num_heads_k,
         "head_dim": head_dim, "causal": words.contains(&"causal"), "softmax_scale": null, "values": { "normal": { "factor": 1.0 } },
         "edits": [], "q": placement, "k": placement, "v": placement, "o": placement, "packed": false, "lse": true, "judged_rows": null,
         "seed": 1,
     });
+    if let Some(head_dim_v) = head_dim_v {
+        case["features"] = serde_json::json!({ "head_dim_v": head_dim_v });
+    }
     Ok(case.to_string())
 }
 
@@ -121,8 +127,12 @@ mod tests {
 
     #[test]
     fn kernels_names_say_the_case() {
-        let case: serde_json::Value = serde_json::from_str(&case("flash_fwd_hdim96_bf16_causal_sm90", [3, 4, 2, 1]).unwrap()).unwrap();
-        assert_eq!((&case["head_dim"], &case["dtype"], &case["causal"]), (&96.into(), &"bf16".into(), &true.into()));
-        assert!(super::case("something", [1; 4]).is_err());
+        let case = |entry| case(entry, [3, 4, 2, 1]).map(|text| serde_json::from_str::<serde_json::Value>(&text).unwrap());
+        let equal = case("flash_fwd_hdim96_bf16_causal_sm90").unwrap();
+        assert_eq!((&equal["head_dim"], &equal["dtype"], &equal["causal"]), (&96.into(), &"bf16".into(), &true.into()));
+        assert!(equal.get("features").is_none());
+        let unequal = case("flash_fwd_hdim192_128_f16_sm90").unwrap();
+        assert_eq!((&unequal["head_dim"], &unequal["features"]["head_dim_v"]), (&192.into(), &128.into()));
+        assert!(case("something").is_err());
     }
 }

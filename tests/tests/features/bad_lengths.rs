@@ -1,10 +1,10 @@
 //! Lengths that are wrong: results are then anything, but nothing outside of the tensors is read or written, and nothing hangs; the checked mode
 //! names what is wrong.
 
-use crate::HEAD_DIMS;
+use crate::native_head_dims;
 use cust::memory::DeviceBuffer;
 use half::bf16;
-use hopper_attention::{Arrays, Attention, Error, Layout, Tensor, raw};
+use hopper_attention::{Arrays, Attention, Error, HeadDims, Layout, Tensor, raw};
 use hopper_attention_tests::gpu::Stream;
 use hopper_attention_tests::{Case, DeviceTest, ElementType, Failure, Placement, Profile, Ragged, RaggedProblem, Score, Side, ensure};
 
@@ -38,19 +38,19 @@ const BAD_SEQUSED: [([i32; 3], usize); 6] =
 
 pub fn tests() -> Vec<DeviceTest> {
     let mut tests = Vec::new();
-    for head_dim in Profile::get().pick(HEAD_DIMS.to_vec(), vec![64, 128]) {
-        let name = |what: &str| format!("bad_lengths::{what}::hdim{head_dim}");
-        tests.push(DeviceTest::new(name("cu_seqlens"), move || cu_seqlens(head_dim)));
-        tests.push(DeviceTest::new(name("seqused"), move || seqused(head_dim)));
+    for head_dims in Profile::get().pick(native_head_dims().collect(), vec![64.into(), 128.into()]) {
+        let name = |what: &str| format!("bad_lengths::{what}::hdim{head_dims}");
+        tests.push(DeviceTest::new(name("cu_seqlens"), move || cu_seqlens(head_dims)));
+        tests.push(DeviceTest::new(name("seqused"), move || seqused(head_dims)));
     }
     tests.push(DeviceTest::new("bad_lengths::named_by_safe_calls", named_by_safe_calls));
     tests
 }
 
 /// O has gaps between its rows and heads, which stay as they are.
-fn case(head_dim: usize, turn: usize) -> Case {
+fn case(head_dims: HeadDims, turn: usize) -> Case {
     let o = Placement { gaps: [0, 24, 8], ..Placement::BSHD };
-    let case = Case { o, ..Case::new(ElementType::Bf16, head_dim, 0, 0).heads(1, 2, 1) };
+    let case = Case { o, ..Case::new(ElementType::Bf16, head_dims, 0, 0).heads(1, 2, 1) };
     match turn % 4 {
         0 => case.causal(true),
         1 => case.window(Some(20), Some(3)),
@@ -59,9 +59,9 @@ fn case(head_dim: usize, turn: usize) -> Case {
     }
 }
 
-fn cu_seqlens(head_dim: usize) -> Result<(), Failure> {
+fn cu_seqlens(head_dims: HeadDims) -> Result<(), Failure> {
     for (turn, (bad, index, overlap)) in BAD_CU_SEQLENS.into_iter().enumerate() {
-        let ragged = Ragged::new(case(head_dim, turn), &LENGTHS).sides(SIDE, SIDE);
+        let ragged = Ragged::new(case(head_dims, turn), &LENGTHS).sides(SIDE, SIDE);
         for names in [&["cu_seqlens_q"][..], &["cu_seqlens_k"], &["cu_seqlens_q", "cu_seqlens_k"]] {
             // Queries that two sequences share are written twice. Within O that is, but the emulator rightly calls it a race.
             if overlap && names.contains(&"cu_seqlens_q") && Profile::get() == Profile::Emulator {
@@ -74,10 +74,10 @@ fn cu_seqlens(head_dim: usize) -> Result<(), Failure> {
 }
 
 /// Of packed sequences and of padded ones.
-fn seqused(head_dim: usize) -> Result<(), Failure> {
+fn seqused(head_dims: HeadDims) -> Result<(), Failure> {
     for side in [SIDE, Side { packed: false, ..SIDE }] {
         for (turn, (bad, index)) in BAD_SEQUSED.into_iter().enumerate() {
-            let ragged = Ragged::new(case(head_dim, turn), &LENGTHS).sides(side, side);
+            let ragged = Ragged::new(case(head_dims, turn), &LENGTHS).sides(side, side);
             for names in [&["seqused_q"][..], &["seqused_k"], &["seqused_q", "seqused_k"]] {
                 stays_within(&ragged, names, &bad, &format!("{}[{index}]", names[0]))?;
             }

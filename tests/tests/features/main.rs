@@ -11,6 +11,8 @@ mod scores;
 mod varlen;
 mod windows;
 
+use hopper_attention::HeadDims;
+use hopper_attention_kernels::config::GENERAL;
 use hopper_attention_tests::trials;
 use std::process::ExitCode;
 
@@ -33,4 +35,6 @@ fn main() -> ExitCode {
 }
 
 /// The head dims that kernels are made for.
-const HEAD_DIMS: [usize; 5] = [64, 96, 128, 192, 256];
+fn native_head_dims() -> impl Iterator<Item = HeadDims> {
+    GENERAL.iter().map(hopper_attention_tests::native_head_dims)
+}

@@ -1,28 +1,29 @@
 //! The same bits every time: alone, among others, wherever the sequences lie.
 
-use crate::HEAD_DIMS;
+use crate::native_head_dims;
 use half::bf16;
+use hopper_attention::HeadDims;
 use hopper_attention_tests::gpu::Stream;
 use hopper_attention_tests::{Case, DeviceTest, ElementType, Failure, Output, Profile, Ragged, RaggedProblem, Score, Side, Sinks, ensure};
 
 pub fn tests() -> Vec<DeviceTest> {
     let mut tests = Vec::new();
-    for head_dim in HEAD_DIMS {
+    for head_dims in native_head_dims() {
         for (name, score) in [("identity", Score::Identity), ("softcap", Score::SoftCap(20.0)), ("alibi", Score::Alibi)] {
-            let name = |what: &str| format!("repeats::{what}::hdim{head_dim}_{name}");
-            tests.push(DeviceTest::new(name("bit_equal"), move || repeats(&ragged(head_dim, score))));
-            tests.push(DeviceTest::new(name("whatever_the_batch"), move || alone_and_elsewhere(&ragged(head_dim, score))));
+            let name = |what: &str| format!("repeats::{what}::hdim{head_dims}_{name}");
+            tests.push(DeviceTest::new(name("bit_equal"), move || repeats(&ragged(head_dims, score))));
+            tests.push(DeviceTest::new(name("whatever_the_batch"), move || alone_and_elsewhere(&ragged(head_dims, score))));
         }
     }
     tests
 }
 
 /// More row tiles than a GPU has multiprocessors.
-fn ragged(head_dim: usize, score: Score) -> Ragged {
+fn ragged(head_dims: HeadDims, score: Score) -> Ragged {
     let lengths = [(70, 129), (0, 5), (130, 60), (1, 200), (65, 64), (193, 193)];
     let lengths: Vec<_> = lengths.into_iter().cycle().take(Profile::get().pick(48, 5)).collect();
     let (heads, heads_k) = Profile::get().pick((6, 2), (2, 1));
-    let case = Case::new(ElementType::Bf16, head_dim, 0, 0).heads(1, heads, heads_k).causal(true).score(score).sinks(Sinks::Drawn(9));
+    let case = Case::new(ElementType::Bf16, head_dims, 0, 0).heads(1, heads, heads_k).causal(true).score(score).sinks(Sinks::Drawn(9));
     Ragged::new(case, &lengths)
 }
 

@@ -1,6 +1,7 @@
 //! Windows of every kind, over lengths around the edges of tiles.
 
-use crate::HEAD_DIMS;
+use crate::native_head_dims;
+use hopper_attention::HeadDims;
 use hopper_attention_tests::gpu::Stream;
 use hopper_attention_tests::{
     Case, DeviceProblem, DeviceTest, ElementType, Failure, Inputs, Profile, Sinks, Values, check_cases, ensure, with_element,
@@ -43,42 +44,42 @@ const LENGTHS: [(usize, usize); 16] = [
 
 pub fn tests() -> Vec<DeviceTest> {
     let mut tests = Vec::new();
-    for (turn, head_dim) in HEAD_DIMS.into_iter().enumerate() {
+    for (turn, head_dims) in native_head_dims().enumerate() {
         for (index, (name, window)) in WINDOWS.into_iter().enumerate() {
             for dtype in ElementType::ALL {
-                let name = format!("windows::{name}::hdim{head_dim}_{}", dtype.name());
+                let name = format!("windows::{name}::hdim{head_dims}_{}", dtype.name());
                 let turn = 3 * turn + 2 * index + usize::from(dtype == ElementType::F16);
-                tests.push(DeviceTest::new(name, move || over_lengths(dtype, head_dim, window, turn)));
+                tests.push(DeviceTest::new(name, move || over_lengths(dtype, head_dims, window, turn)));
             }
         }
-        tests.push(DeviceTest::new(format!("windows::with_causal::hdim{head_dim}"), move || with_causal(head_dim)));
-        tests.push(DeviceTest::new(format!("windows::that_hide_nothing::hdim{head_dim}"), move || hides_nothing(head_dim)));
-        tests.push(DeviceTest::new(format!("windows::large_and_peaked::hdim{head_dim}"), move || large_and_peaked(head_dim)));
-        tests.push(DeviceTest::on_hardware(format!("windows::long::hdim{head_dim}"), move || long(head_dim)));
+        tests.push(DeviceTest::new(format!("windows::with_causal::hdim{head_dims}"), move || with_causal(head_dims)));
+        tests.push(DeviceTest::new(format!("windows::that_hide_nothing::hdim{head_dims}"), move || hides_nothing(head_dims)));
+        tests.push(DeviceTest::new(format!("windows::large_and_peaked::hdim{head_dims}"), move || large_and_peaked(head_dims)));
+        tests.push(DeviceTest::on_hardware(format!("windows::long::hdim{head_dims}"), move || long(head_dims)));
     }
     tests.push(DeviceTest::new("windows::of_any_size", of_any_size));
     tests
 }
 
 /// On the emulator every pair of lengths meets every kernel, but not with every window.
-fn over_lengths(dtype: ElementType, head_dim: usize, (left, right): Window, turn: usize) -> Result<(), Failure> {
+fn over_lengths(dtype: ElementType, head_dims: HeadDims, (left, right): Window, turn: usize) -> Result<(), Failure> {
     let (first, step) = Profile::get().pick((0, 1), (turn % 16, if dtype == ElementType::Bf16 { 4 } else { 8 }));
     let lengths = LENGTHS.into_iter().cycle().skip(first).step_by(step).take(16 / step);
     let (heads, heads_k) = Profile::get().pick((4, 2), (2, 1));
-    let case = |(seqlen_q, seqlen_k)| Case::new(dtype, head_dim, seqlen_q, seqlen_k).heads(1, heads, heads_k).window(left, right);
+    let case = |(seqlen_q, seqlen_k)| Case::new(dtype, head_dims, seqlen_q, seqlen_k).heads(1, heads, heads_k).window(left, right);
     check_cases(lengths.map(case))
 }
 
 /// The smaller bound of the two holds.
-fn with_causal(head_dim: usize) -> Result<(), Failure> {
-    let case = |(left, right)| Case::new(ElementType::Bf16, head_dim, 150, 170).causal(true).heads(1, 2, 2).window(left, right);
+fn with_causal(head_dims: HeadDims) -> Result<(), Failure> {
+    let case = |(left, right)| Case::new(ElementType::Bf16, head_dims, 150, 170).causal(true).heads(1, 2, 2).window(left, right);
     check_cases([(Some(20), Some(50)), (Some(100), None)].map(case))
 }
 
 /// A window at least as long as the sequences changes no bit: neither of the plain kernels, nor of the general ones, which sinks ask for.
-fn hides_nothing(head_dim: usize) -> Result<(), Failure> {
+fn hides_nothing(head_dims: HeadDims) -> Result<(), Failure> {
     let (seqlen_q, seqlen_k) = Profile::get().pick((300, 200), (140, 100));
-    let case = |dtype| Case::new(dtype, head_dim, seqlen_q, seqlen_k);
+    let case = |dtype| Case::new(dtype, head_dims, seqlen_q, seqlen_k);
     for (case, right) in [
         (case(ElementType::Bf16), seqlen_q - 1),
         (case(ElementType::F16).causal(true), 0),
@@ -102,10 +103,10 @@ fn bits(case: &Case) -> Result<(Vec<u16>, Vec<u32>), Failure> {
     })
 }
 
-fn large_and_peaked(head_dim: usize) -> Result<(), Failure> {
+fn large_and_peaked(head_dims: HeadDims) -> Result<(), Failure> {
     let values = [Values::Normal { factor: 30.0 }, Values::Peaked { factor: 2.0 }, Values::Integers];
     check_cases(values.into_iter().step_by(Profile::get().pick(1, 2)).map(|values| {
-        let case = Case::new(ElementType::Bf16, head_dim, 100, 210).heads(1, 2, 1).window(Some(50), Some(20));
+        let case = Case::new(ElementType::Bf16, head_dims, 100, 210).heads(1, 2, 1).window(Some(50), Some(20));
         let softmax_scale = values.logits_are_exact().then_some(1e6);
         Case { softmax_scale, ..case.values(values) }
     }))
@@ -118,9 +119,9 @@ fn of_any_size() -> Result<(), Failure> {
     check_cases(bounds.into_iter().flat_map(|bound| [case(bound, 3), case(3, bound)]))
 }
 
-fn long(head_dim: usize) -> Result<(), Failure> {
+fn long(head_dims: HeadDims) -> Result<(), Failure> {
     let case = |(seqlen_q, seqlen_k, left, right)| {
-        let case = Case::new(ElementType::Bf16, head_dim, seqlen_q, seqlen_k).heads(2, 8, 2).window(left, right);
+        let case = Case::new(ElementType::Bf16, head_dims, seqlen_q, seqlen_k).heads(2, 8, 2).window(left, right);
         case.judging_pairs(1 << 22)
     };
     check_cases(

@@ -45,7 +45,7 @@ fn tile_edges((config, dtype): Kernel) -> Result<(), Failure> {
     for &seqlen_q in &lengths_q {
         for seqlen_k in around(tile_n) {
             let seed = (seqlen_q * 1000 + seqlen_k) as u64;
-            let case = Case::new(dtype, config.head_dim as usize, seqlen_q, seqlen_k).causal(config.causal).heads(1, 2, 2);
+            let case = Case::native(dtype, &config, seqlen_q, seqlen_k).heads(1, 2, 2);
             cases.push(Case { seed, ..case });
         }
     }

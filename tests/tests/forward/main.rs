@@ -8,7 +8,8 @@ mod shapes;
 mod values;
 
 use hopper_attention_kernels::config::{FORWARD, TileConfig};
-use hopper_attention_tests::{DeviceTest, ElementType, trials};
+use hopper_attention_tests::{DeviceTest, ElementType, native_head_dims, trials};
+use std::fmt::Display;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -32,9 +33,9 @@ where
 }
 
 fn kernel_name((config, dtype): Kernel) -> String {
-    variant_name(config.head_dim as usize, dtype, config.causal)
+    variant_name(native_head_dims(&config), dtype, config.causal)
 }
 
-fn variant_name(head_dim: usize, dtype: ElementType, causal: bool) -> String {
-    format!("hdim{head_dim}_{}_{}", dtype.name(), if causal { "causal" } else { "full" })
+fn variant_name(head_dims: impl Display, dtype: ElementType, causal: bool) -> String {
+    format!("hdim{head_dims}_{}_{}", dtype.name(), if causal { "causal" } else { "full" })
 }

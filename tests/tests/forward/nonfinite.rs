@@ -19,7 +19,7 @@ pub fn tests() -> Vec<DeviceTest> {
 /// Some rows see nothing, some keys are seen by few rows.
 fn case((config, dtype): Kernel) -> Case {
     let (seqlen_q, seqlen_k) = Profile::get().pick((430, 400), (140, 130));
-    Case::new(dtype, config.head_dim as usize, seqlen_q, seqlen_k).causal(config.causal).heads(1, 2, 1)
+    Case::native(dtype, &config, seqlen_q, seqlen_k).heads(1, 2, 1)
 }
 
 fn in_operand(kernel: Kernel, operand: Operand) -> Result<(), Failure> {
@@ -29,7 +29,7 @@ fn in_operand(kernel: Kernel, operand: Operand) -> Result<(), Failure> {
         Operand::Q => (base.seqlen_q, config.tile_m as usize),
         Operand::K | Operand::V => (base.seqlen_k, config.tile_n as usize),
     };
-    let last_column = base.head_dim - 1;
+    let last_column = if operand == Operand::V { base.o_head_dim() } else { base.head_dim } - 1;
     let mut cases = Vec::new();
     // On an emulator the sequence may end within the first tile.
     for position in [0, tile - 1, tile, length - 1].map(|position| position.min(length - 1)) {

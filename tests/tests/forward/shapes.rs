@@ -38,19 +38,19 @@ fn grouped_heads(ratio: usize) -> Result<(), Failure> {
 
 fn causal_alignment((config, dtype): Kernel) -> Result<(), Failure> {
     let lengths = [(2, 5), (5, 2), (1, 2), (2, 1), (64, 65), (65, 64), (130, 127), (127, 130), (200, 330), (330, 200)];
-    let case = |(q, k)| Case::new(dtype, config.head_dim as usize, q, k).causal(config.causal).heads(1, 2, 1);
+    let case = |(q, k)| Case::native(dtype, &config, q, k).heads(1, 2, 1);
     check_cases(lengths.into_iter().take(Profile::get().pick(10, 5)).map(case))
 }
 
 fn rows_that_see_nothing((config, dtype): Kernel) -> Result<(), Failure> {
     // Whole tiles of rows without a key, tiles with a few such rows, and the last row alone with one key.
     let lengths = [(300, 5), (1000, 1), (513, 200), (129, 128), (700, 130)];
-    let case = |(q, k)| Case::new(dtype, config.head_dim as usize, q, k).causal(config.causal).heads(2, 2, 2);
+    let case = |(q, k)| Case::native(dtype, &config, q, k).heads(2, 2, 2);
     check_cases(lengths.into_iter().take(Profile::get().pick(5, 1)).map(case))
 }
 
 fn no_keys((config, dtype): Kernel) -> Result<(), Failure> {
-    let case = |q| Case::new(dtype, config.head_dim as usize, q, 0).causal(config.causal).heads(2, 6, 2);
+    let case = |q| Case::native(dtype, &config, q, 0).heads(2, 6, 2);
     check_cases([1, 64, 200, 1000].into_iter().take(Profile::get().pick(4, 2)).map(case))
 }
 
@@ -58,7 +58,7 @@ fn no_keys((config, dtype): Kernel) -> Result<(), Failure> {
 fn many_tiles((config, dtype): Kernel) -> Result<(), Failure> {
     let shapes = [(1, 133, 60, 100), (2, 80, 200, 333), (3, 45, 700, 150), (1, 300, 130, 0), (5, 61, 1, 300), (1, 30, 1500, 1500)];
     let case = |(batch, heads, q, k): (usize, usize, usize, usize)| {
-        let case = Case::new(dtype, config.head_dim as usize, q, k).causal(config.causal).heads(batch, heads, heads);
+        let case = Case::native(dtype, &config, q, k).heads(batch, heads, heads);
         case.judging_pairs(Profile::get().judged_pairs() / 4)
     };
     // A few heads are many tiles already where a device has few multiprocessors.

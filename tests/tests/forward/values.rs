@@ -22,7 +22,7 @@ pub fn tests() -> Vec<DeviceTest> {
 
 fn case((config, dtype): Kernel) -> Case {
     let (seqlen_q, seqlen_k) = Profile::get().pick((200, 420), (70, 200));
-    Case::new(dtype, config.head_dim as usize, seqlen_q, seqlen_k).causal(config.causal).heads(1, 2, 1)
+    Case::native(dtype, &config, seqlen_q, seqlen_k).heads(1, 2, 1)
 }
 
 fn large_and_peaked(kernel: Kernel) -> Result<(), Failure> {
@@ -90,14 +90,14 @@ fn rows_apart(kernel: Kernel) -> Result<(), Failure> {
     with_element!(case.dtype, T => {
         let mut inputs = Inputs::<T>::draw(&case);
         let calm = check_inputs(&case, &inputs)?;
-        let (row, head) = (case.num_heads * case.head_dim, case.head_dim);
+        let (row, head, o_head) = (case.num_heads * case.head_dim, case.head_dim, case.o_head_dim());
         for (position, factor) in [(3, 60.0), (17, 1e9), (40, f32::NAN), (57, 30.0)] {
             for q in &mut inputs.q[position * row..position * row + head] {
                 *q = T::from_f32(q.to_f32() * factor);
             }
         }
         let output = DeviceProblem::new(&case, &inputs)?.run(&Stream::new()?)?;
-        for (position, (calm, row)) in calm.o.chunks_exact(head).zip(output.o.chunks_exact(head)).enumerate() {
+        for (position, (calm, row)) in calm.o.chunks_exact(o_head).zip(output.o.chunks_exact(o_head)).enumerate() {
             let (position, head_idx) = (position / case.num_heads, position % case.num_heads);
             let changed = head_idx == 0 && [3, 17, 40, 57].contains(&position);
             let same = bytemuck::cast_slice::<T, u16>(calm) == bytemuck::cast_slice::<T, u16>(row);

@@ -31,7 +31,7 @@ fn launch(graph: &Graph, stream: &Stream) -> Result<(), Failure> {
 fn every_kernel() -> Result<(), Failure> {
     let stream = Stream::new()?;
     for config in FORWARD {
-        let case = Case::new(ElementType::Bf16, config.head_dim as usize, 150, 180).causal(config.causal);
+        let case = Case::native(ElementType::Bf16, &config, 150, 180);
         let job = Job::new(&case.heads(1, Profile::get().pick(100, 2), 1))?;
         let graph = capture(&job, &stream)?;
         for _ in 0..3 {

@@ -4,7 +4,7 @@ use half::bf16;
 use hopper_attention::{DType, raw};
 use hopper_attention_kernels::config::FORWARD;
 use hopper_attention_tests::gpu::{Stream, free_bytes};
-use hopper_attention_tests::{Case, DeviceProblem, DeviceTest, ElementType, Failure, Inputs, Values, ensure};
+use hopper_attention_tests::{Case, DeviceProblem, DeviceTest, ElementType, Failure, Inputs, Values, ensure, native_head_dims};
 
 pub fn tests() -> Vec<DeviceTest> {
     vec![
@@ -38,7 +38,7 @@ fn loaded_kernels_are_small() -> Result<(), Failure> {
     let before = free_bytes()?;
     for config in FORWARD {
         for dtype in [DType::F16, DType::Bf16] {
-            raw::prepare(config.head_dim as usize, dtype, &raw::Options::new().causal(config.causal))?;
+            raw::prepare(native_head_dims(&config), dtype, &raw::Options::new().causal(config.causal))?;
         }
     }
     let taken = before as i64 - free_bytes()? as i64;

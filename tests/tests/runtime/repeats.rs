@@ -4,16 +4,17 @@ use crate::job::Job;
 use half::bf16;
 use hopper_attention_kernels::config::FORWARD;
 use hopper_attention_tests::gpu::Stream;
-use hopper_attention_tests::{Case, DeviceProblem, DeviceTest, ElementType, Failure, Inputs, Profile, ensure};
+use hopper_attention_tests::{Case, DeviceProblem, DeviceTest, ElementType, Failure, Inputs, Profile, ensure, native_head_dims};
 
 pub fn tests() -> Vec<DeviceTest> {
     let mut tests = Vec::new();
     for config in FORWARD {
         let mask = if config.causal { "causal" } else { "full" };
-        let case = Case::new(ElementType::Bf16, config.head_dim as usize, 130, 200).causal(config.causal);
+        let case = Case::native(ElementType::Bf16, &config, 130, 200);
         let (of_repeats, of_rows) = (case.clone(), case);
-        tests.push(DeviceTest::new(format!("repeats::bit_equal_1000_times::hdim{}_{mask}", config.head_dim), move || repeats(&of_repeats)));
-        tests.push(DeviceTest::new(format!("repeats::whatever_the_batch::hdim{}_{mask}", config.head_dim), move || batch(&of_rows)));
+        let name = |what| format!("repeats::{what}::hdim{}_{mask}", native_head_dims(&config));
+        tests.push(DeviceTest::new(name("bit_equal_1000_times"), move || repeats(&of_repeats)));
+        tests.push(DeviceTest::new(name("whatever_the_batch"), move || batch(&of_rows)));
     }
     tests
 }
@@ -41,9 +42,9 @@ fn batch(case: &Case) -> Result<(), Failure> {
         let alone = Inputs {
             q: part(&inputs.q, whole.q_shape(), batch_idx, head_idx),
             k: part(&inputs.k, whole.k_shape(), batch_idx, head_idx_k),
-            v: part(&inputs.v, whole.k_shape(), batch_idx, head_idx_k),
+            v: part(&inputs.v, whole.v_shape(), batch_idx, head_idx_k),
         };
-        let expected_o = part(&expected.o, whole.q_shape(), batch_idx, head_idx);
+        let expected_o = part(&expected.o, whole.o_shape(), batch_idx, head_idx);
         let output = DeviceProblem::new(case, &alone)?.run(&stream)?;
         ensure!(bits(&output.o) == bits(&expected_o), "alone, head {head_idx} of entry {batch_idx} has other bits: {}", whole.text());
 
@@ -51,14 +52,14 @@ fn batch(case: &Case) -> Result<(), Failure> {
         for (data, shape, head) in [
             (&mut others.q, whole.q_shape(), head_idx),
             (&mut others.k, whole.k_shape(), head_idx_k),
-            (&mut others.v, whole.k_shape(), head_idx_k),
+            (&mut others.v, whole.v_shape(), head_idx_k),
         ] {
             let own = part(data, shape, batch_idx, head);
             data.fill(bf16::NAN);
             put(data, shape, batch_idx, head, &own);
         }
         let output = DeviceProblem::new(&whole, &others)?.run(&stream)?;
-        let o = part(&output.o, whole.q_shape(), batch_idx, head_idx);
+        let o = part(&output.o, whole.o_shape(), batch_idx, head_idx);
         ensure!(bits(&o) == bits(&expected_o), "among NaN, head {head_idx} of entry {batch_idx} has other bits: {}", whole.text());
     }
     Ok(())

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use hopper_attention::{Element, raw};
-use hopper_attention_kernels::config::{FORWARD, GENERAL};
-use hopper_attention_tests::{ElementType, with_element};
+use hopper_attention_kernels::config::{FORWARD, ScoreFunction, TileConfig, general_shapes};
+use hopper_attention_tests::{ElementType, native_head_dims, with_element};
 use serde::Serialize;
 
 use crate::Result;
@@ -23,7 +23,7 @@ pub struct FirstUse {
     pub error: Option<String>,
 }
 
-/// Uses every plain kernel once, and loads every general one. None may have been used before in this process, and the driver's cache must be off.
+/// Uses every plain kernel for equal head dims once, and loads the others. None may have been used before in this process, and the driver's cache must be off.
 pub fn measure(gpu: &Gpu, seed: u64) -> Vec<FirstUse> {
     let mut list = vec![];
     for config in FORWARD {
@@ -40,26 +40,38 @@ pub fn measure(gpu: &Gpu, seed: u64) -> Vec<FirstUse> {
                 layout: MemoryOrder::Bshd,
             };
             let mask = if config.causal { "_causal" } else { "" };
-            let kernel = format!("flash_fwd_hdim{}_{}{mask}_sm90", config.head_dim, dtype.name());
-            list.push(FirstUse::of(kernel, one(gpu, &cell, seed)));
+            let kernel = format!("flash_fwd_hdim{}_{}{mask}_sm90", native_head_dims(&config), dtype.name());
+            // A cell has one head_dim.
+            let outcome = if config.head_dim == config.head_dim_v {
+                one(gpu, &cell, seed)
+            } else {
+                load(&config, dtype, &raw::Options::new().causal(config.causal), &raw::Arrays::new())
+            };
+            list.push(FirstUse::of(kernel, outcome));
         }
     }
-    for config in GENERAL {
-        for dtype in ElementType::ALL {
-            // Which numbers lie in the array does not matter to `prepare`, nor where.
-            let (array, plain) = (raw::Array { address: 4, len: 1 }, raw::Options::new());
-            let sinks = raw::Arrays::new().sinks(array);
-            for (scores, options, arrays) in
-                [("", plain, sinks), ("_softcap", plain.softcap(30.0), sinks), ("_alibi", plain, sinks.alibi_slopes(array))]
-            {
-                let kernel = format!("flash_fwd_hdim{}_{}_general{scores}_sm90", config.head_dim, dtype.name());
-                let begin = Instant::now();
-                let prepared = raw::prepare_with(config.head_dim as usize, dtype.dtype(), &options, &arrays);
-                list.push(FirstUse::of(kernel, prepared.map(|()| begin.elapsed().as_secs_f64() * 1e3).map_err(Into::into)));
+    // Which numbers lie in the array does not matter to `prepare`, nor where.
+    let (array, plain) = (raw::Array { address: 4, len: 1 }, raw::Options::new());
+    let sinks = raw::Arrays::new().sinks(array);
+    for (scores, name, options, arrays) in [
+        (ScoreFunction::Identity, "", plain, sinks),
+        (ScoreFunction::SoftCap, "_softcap", plain.softcap(30.0), sinks),
+        (ScoreFunction::Alibi, "_alibi", plain, sinks.alibi_slopes(array)),
+    ] {
+        for config in general_shapes(scores) {
+            for dtype in ElementType::ALL {
+                let kernel = format!("flash_fwd_hdim{}_{}_general{name}_sm90", native_head_dims(config), dtype.name());
+                list.push(FirstUse::of(kernel, load(config, dtype, &options, &arrays)));
             }
         }
     }
     list
+}
+
+fn load(config: &TileConfig, dtype: ElementType, options: &raw::Options, arrays: &raw::Arrays) -> Result<f64> {
+    let begin = Instant::now();
+    raw::prepare_with(native_head_dims(config), dtype.dtype(), options, arrays)?;
+    Ok(begin.elapsed().as_secs_f64() * 1e3)
 }
 
 impl FirstUse {
