@@ -5,7 +5,7 @@
 /// ```ignore
 /// hopper_attention_kernels::forward_kernel!(documents_hdim64_bf16 {
 ///     head_dim: 64,             // 64, 96, 128, 192 or 256: the native sizes; smaller head_dims run on it with zero fill
-///     tile_n: 64,               // optional: keys a step, a multiple of 16; fewer leave more registers to the functions
+///     tile_n: 64,               // optional: keys a step: 16, 32, 48, 64, 80, 96, 112 or 128; fewer leave more registers to the functions
 ///     dtype: Bf16,              // or F16
 ///     args: DocumentArgs,       // #[repr(C)] and Copy, at most 16 bytes aligned: the kernel's own parameter
 ///     score: RelativeBias,      // ScoreMod<DocumentArgs>; `Identity` for none

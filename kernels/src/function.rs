@@ -131,3 +131,21 @@ impl<Args> MaskMod<Args> for Open {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::MAX_SEQLEN;
+
+    #[test]
+    fn the_last_query_stands_at_the_last_key() {
+        for (seqlen_q, seqlen_k) in [(1, 1), (5, 9), (9, 5), (1, MAX_SEQLEN), (MAX_SEQLEN, 1), (MAX_SEQLEN, MAX_SEQLEN)] {
+            let head = Head { batch_idx: 3, head_idx: 2, seqlen_q, seqlen_k };
+            let last = head.at(seqlen_q - 1, seqlen_k - 1);
+            assert_eq!((last.query, last.key, last.own_key, last.distance()), (seqlen_q - 1, seqlen_k - 1, seqlen_k as i32 - 1, 0));
+            let first = head.at(0, 0);
+            assert_eq!((first.own_key, first.distance()), (seqlen_k as i32 - seqlen_q as i32, seqlen_k as i32 - seqlen_q as i32));
+            assert_eq!(head.at(0, seqlen_k - 1).distance(), 1 - seqlen_q as i32);
+        }
+    }
+}

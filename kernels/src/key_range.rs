@@ -49,8 +49,8 @@ impl KeyBounds {
     pub const fn and(self, other: Self) -> Self {
         let (begin, end) = (max(self.begin, other.begin), min(self.end, other.end));
         let (whole_begin, whole_end) = (max(self.whole_begin, other.whole_begin), min(self.whole_end, other.whole_end));
-        // Within what is seen at all, whatever the two say.
-        Self { begin, end, whole_begin: max(whole_begin, begin), whole_end: min(whole_end, end) }
+        // Within what is seen at all, whatever the two say: numbers near the largest would wrap round when they are divided.
+        Self { begin, end, whole_begin: min(max(whole_begin, begin), end), whole_end: min(whole_end, end) }
     }
 
     /// The tiles of `tile_n` keys that are visited, and those that need no mask.
@@ -186,6 +186,32 @@ mod tests {
                 let plain = block_range(window.right == 0, tile_m, tile_n, first_row, seqlen_q, seqlen_k);
                 let got = key_range(open, tile_m, tile_n, first_row, seqlen_q, seqlen_k);
                 assert_eq!(got, KeyRange::from(plain), "{:?}", (open, tile_m, tile_n, first_row, seqlen_q, seqlen_k));
+            }
+        }
+    }
+
+    #[test]
+    fn bounds_of_two_masks() {
+        // Whatever a mask function says of 200 keys, tiles are those of the sequence, and none is whole that is not so under both.
+        let window = KeyBounds { begin: 10, end: 200, whole_begin: 40, whole_end: 180 };
+        const NUMBERS: [u32; 10] = [0, 1, 31, 40, 64, 180, 200, 1000, u32::MAX - 1, u32::MAX];
+        for (begin, end) in NUMBERS.into_iter().flat_map(|begin| NUMBERS.map(|end| (begin, end))) {
+            for (whole_begin, whole_end) in NUMBERS.into_iter().flat_map(|begin| NUMBERS.map(|end| (begin, end))) {
+                let mask = KeyBounds { begin, end, whole_begin, whole_end };
+                let tiles = window.and(mask).tiles(32);
+                assert_eq!(window.and(mask), mask.and(window));
+                let seen = |key: u32| (10..200).contains(&key) && (begin..end).contains(&key);
+                let whole = |key: u32| (40..180).contains(&key) && (whole_begin..whole_end).contains(&key);
+                for tile in 0..10 {
+                    let keys = || 32 * tile..32 * tile + 32;
+                    assert_eq!((tiles.begin..tiles.end).contains(&tile), keys().any(seen), "tile {tile} of {mask:?}");
+                    // What no query sees cannot be seen by all of them; a bound that says both is taken at its narrower word.
+                    let expected = keys().all(|key| whole(key) && seen(key));
+                    assert_eq!((tiles.unmasked_begin..tiles.unmasked_end).contains(&tile), expected, "tile {tile} of {mask:?}");
+                }
+                assert!(
+                    tiles.begin <= tiles.unmasked_begin && tiles.unmasked_begin <= tiles.unmasked_end && tiles.unmasked_end <= tiles.end
+                );
             }
         }
     }
