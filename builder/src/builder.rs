@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 pub const TARGET: &str = "nvptx64-nvidia-cuda";
 
 /// Flags of the device code; part of what makes PTX reproducible.
-const RUSTFLAGS: [&str; 4] = [
+const RUSTFLAGS: [&str; 6] = [
     "-Ctarget-cpu=sm_90a",
     // PTX 8.3 has fence.proxy.tensormap.
     "-Ctarget-feature=+ptx83",
@@ -23,6 +23,9 @@ const RUSTFLAGS: [&str; 4] = [
     "-Ccodegen-units=1",
     // All loops over accumulators are unrolled, or they would be arrays in local memory: 1000 is too little for some kernels.
     "-Cllvm-args=-unroll-threshold=20000",
+    // A `match` becomes branches: neither an indirect one, nor a table in global memory. (-Cjump-tables=no says both, from Rust 1.93 on.)
+    "-Cllvm-args=-min-jump-table-entries=1000000",
+    "-Cllvm-args=-switch-to-lookup=false",
 ];
 
 /// The release profile, whatever those of the workspace or of the user's configuration say.

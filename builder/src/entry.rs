@@ -131,11 +131,15 @@ pub(crate) fn referenced<'a>(module: &'a Module, entry: &Item) -> Result<Vec<&'a
     Ok(used)
 }
 
+/// What most such calls and arrays come from: where a panic is, its message is made.
+const PANICS: &str = "most likely of code that can panic, which no kernel may (indexing, clamp, division and remainder, unwrap, overflow checks): \
+    use min and max, or get_unchecked; an array is local, too, where its index is no constant";
+
 pub(crate) fn refuse_local_memory(entry: &Item) -> Result<(), Error> {
     for (number, line) in &entry.lines {
         for word in tokens(line) {
-            ensure!(word != ".local", "line {number}: an array in local memory instead of registers: {}", line.trim());
-            ensure!(word != "call" && !word.starts_with("call."), "line {number}: a call that was not inlined: {}", line.trim());
+            ensure!(word != ".local", "line {number}: an array in local memory instead of registers: {}; {PANICS}", line.trim());
+            ensure!(word != "call" && !word.starts_with("call."), "line {number}: a call that was not inlined: {}; {PANICS}", line.trim());
         }
     }
     Ok(())
@@ -232,6 +236,10 @@ mod tests {
         };
         refused("", "\t.local .align 16 .b8 __local_depot1[64];\n", &["  k: line", "local memory", "__local_depot1"]);
         refused(".extern .func panic\n(\n)\n;\n", "\tcall.uni panic;\n", &["not inlined", "panic"]);
+        // The array that a panic's message is made in, and its call.
+        for body in ["\t.local .align 8 .b8 __local_depot0[24];\n", "\tcall.uni _ZN4core9panicking5panic17h0E, (p);\n"] {
+            refused("", body, &["most likely of code that can panic", "indexing, clamp, division", "unwrap", "overflow checks"]);
+        }
         refused(".global .align 4 .b8 table[4] = {1, 2, 3, 4};\n", "\tmov.b64 %rd1, table;\n", &["line 5", "table[4]"]);
         refused(".shared .align 4 .b8 fixed[4];\n", "\tmov.b32 %r1, fixed;\n", &["fixed"]);
     }
