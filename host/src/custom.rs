@@ -76,6 +76,11 @@ impl CustomKernel {
         self.0.facts.dtype
     }
 
+    /// Keys that it takes a step.
+    pub fn tile_n(&self) -> usize {
+        self.0.facts.config.tile_n as usize
+    }
+
     /// Bytes of its own parameter.
     pub fn args_bytes(&self) -> usize {
         self.0.facts.args_bytes
@@ -186,7 +191,7 @@ mod tests {
     fn a_kernel_says_what_it_is() {
         let kernel = CustomKernel::from_ptx(ptx(&line(&own_version()))).unwrap();
         assert_eq!((kernel.entry(), kernel.head_dim(), kernel.dtype(), kernel.args_bytes()), ("mine", 96, DType::F16, 24));
-        assert!(kernel.has_score());
+        assert!(kernel.has_score() && kernel.tile_n() == 96);
         let other = CustomKernel::from_ptx(ptx(&line(&own_version()))).unwrap();
         assert_ne!(kernel.id(), other.id());
         assert_eq!(kernel.id(), kernel.clone().id());

@@ -1,6 +1,7 @@
 //! What the references compute, and on what.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::ops::Range;
 
 use super::Row;
@@ -61,6 +62,7 @@ pub struct Problem<'a, T> {
     pub(super) score: Score<'a>,
     pub(super) sinks: Option<&'a [f32]>,
     pub(super) mask: Option<MaskFunction<'a>>,
+    pub(super) tile_n: Option<NonZeroU32>,
 }
 
 /// A score function of the caller's own: the new score in natural units, of `softmax_scale * q . k`, query and key.
@@ -142,6 +144,7 @@ impl<'a, T: Element> Problem<'a, T> {
             score: Score::Identity,
             sinks: None,
             mask: None,
+            tile_n: None,
         })
     }
 
@@ -219,6 +222,13 @@ impl<'a, T: Element> Problem<'a, T> {
     #[must_use]
     pub fn mask_function(self, sees: &'a (dyn Fn(Row, usize) -> bool + Sync)) -> Self {
         Self { mask: Some(MaskFunction(sees)), ..self }
+    }
+
+    /// How many keys the kernel takes a step, which only [`super::tiled`] looks at. Unless it is said, as many as the kernel that ships; with
+    /// functions of one's own, as many as a kernel of them of the smallest native head_dim (see `CustomKernel::tile_n`).
+    #[must_use]
+    pub fn tile_n(self, tile_n: NonZeroU32) -> Self {
+        Self { tile_n: Some(tile_n), ..self }
     }
 
     fn check_one_a_head(&self, field: &str, values: &[f32]) -> Result<(), Error> {

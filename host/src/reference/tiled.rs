@@ -43,6 +43,7 @@ use hopper_attention_kernels::config::{
 use hopper_attention_kernels::key_range::{Window, key_range};
 use hopper_attention_kernels::params::MAX_SEQLEN;
 use std::f64::consts::LOG2_E;
+use std::num::NonZeroU32;
 use std::ops::Range;
 
 /// The largest relative error of the instruction that a soft cap takes, `tanh.approx.f32` (PTX ISA, "tanh"): a capped logit may be off by
@@ -85,7 +86,7 @@ pub(super) fn config_of<T: Element>(problem: &Problem<'_, T>) -> Result<TileConf
     let general = |scores| general_config(head_dim, head_dim_v, scores);
     let has_window = (problem.window_left, problem.window_right) != (None, None);
     let config = match problem.score {
-        // A kernel of the caller's own functions, which may have other tiles than the table's.
+        // A kernel of the caller's own functions, which may take other keys a step than the table's.
         Score::Function(_) => custom_config(head_dim.max(head_dim_v)),
         Score::Identity if problem.mask.is_some() => custom_config(head_dim.max(head_dim_v)),
         Score::Identity if has_window || problem.sinks.is_some() => general(config::ScoreFunction::Identity),
@@ -93,7 +94,8 @@ pub(super) fn config_of<T: Element>(problem: &Problem<'_, T>) -> Result<TileConf
         Score::SoftCap(_) => general(config::ScoreFunction::SoftCap),
         Score::Alibi(_) => general(config::ScoreFunction::Alibi),
     };
-    Ok(config.expect("a kernel for all head dims up to 256"))
+    let config = config.expect("a kernel for all head dims up to 256");
+    Ok(TileConfig { tile_n: problem.tile_n.map_or(config.tile_n, NonZeroU32::get), ..config })
 }
 
 pub(super) fn with_config<T: Element>(problem: &Problem<'_, T>, config: &TileConfig, rows: &[Row]) -> Attention<T, f32> {
