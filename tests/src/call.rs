@@ -1,9 +1,10 @@
 //! The arguments of a call.
 
+use crate::custom::CustomCall;
 use crate::gpu::Stream;
 use hopper_attention::{Error, raw};
 
-/// What [`raw::forward_with`] is called with.
+/// What [`raw::forward_with`] or [`raw::forward_custom`] is called with.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     /// Queries.
@@ -20,6 +21,8 @@ pub struct Call {
     pub options: raw::Options,
     /// Lengths, sinks and slopes.
     pub arrays: raw::Arrays,
+    /// By which kernel, if it is none of those that ship.
+    pub custom: Option<CustomCall>,
 }
 
 impl Call {
@@ -27,10 +30,15 @@ impl Call {
     ///
     /// # Safety
     ///
-    /// That of [`raw::forward_with`], unless the call is refused.
+    /// That of [`raw::forward_with`] or [`raw::forward_custom`], unless the call is refused.
     pub unsafe fn enqueue(&self, stream: &Stream) -> Result<(), Error> {
-        let Self { q, k, v, o, lse, options, arrays } = self;
+        let Self { q, k, v, o, lse, options, arrays, custom } = self;
         // SAFETY: passed on to the caller.
-        unsafe { raw::forward_with(q, k, v, o, *lse, options, arrays, stream.raw()) }
+        unsafe {
+            match custom {
+                Some(custom) => custom.enqueue(self, stream),
+                None => raw::forward_with(q, k, v, o, *lse, options, arrays, stream.raw()),
+            }
+        }
     }
 }

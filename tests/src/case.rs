@@ -289,6 +289,7 @@ impl Case {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::custom::Function;
     use crate::features::{Score, Sinks};
 
     #[test]
@@ -302,6 +303,7 @@ mod tests {
         // What is not asked for is not in the text, so that texts from before it could be asked for stay valid.
         assert!(!case.text().contains("features"));
         let case = case.window(Some(3), None).score(Score::SoftCap(15.0)).sinks(Sinks::All(Number::NegativeInfinity)).head_dim_v(8);
+        let case = case.function(Function::Prefix { bounds: 4, slope: 0.5 });
         let replayed: Case = serde_json::from_str(&case.text()).unwrap();
         assert_eq!(replayed, case);
     }

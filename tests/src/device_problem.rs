@@ -2,6 +2,7 @@
 
 use crate::call::Call;
 use crate::case::{Case, TestElement};
+use crate::custom::Tables;
 use crate::features::PerHead;
 use crate::gpu::{Guarded, POISON, Stream};
 use crate::placement::{Placement, row_starts};
@@ -140,6 +141,7 @@ pub struct DeviceProblem<T> {
     numbers: Vec<Numbers>,
     inputs: Vec<Stored<T>>,
     output: OutputMemory,
+    tables: Option<Tables>,
 }
 
 impl<T: TestElement> DeviceProblem<T> {
@@ -149,12 +151,23 @@ impl<T: TestElement> DeviceProblem<T> {
         let o_layout = case.o.layout(case.o_shape());
         let output = OutputMemory::new(case, &o_layout, case.batch * case.num_heads * case.seqlen_q)?;
         let (arrays, numbers) = per_head(&case.per_head())?;
+        let tables = case.features.custom.map(|custom| Tables::new(custom.function, &case.sequences(), case.num_heads)).transpose()?;
         Ok(Self {
             case: case.clone(),
-            call: Call { q, k, v, o: tensor::<T>(output.o.address(), o_layout), lse: output.raw_lse(), options: case.options(), arrays },
+            call: Call {
+                q,
+                k,
+                v,
+                o: tensor::<T>(output.o.address(), o_layout),
+                lse: output.raw_lse(),
+                options: case.options(),
+                arrays,
+                custom: tables.as_ref().map(|tables| tables.call(case.dtype)),
+            },
             numbers,
             inputs: stored,
             output,
+            tables,
         })
     }
 
@@ -210,6 +223,7 @@ impl<T: TestElement> DeviceProblem<T> {
     pub fn check_surroundings(&self) -> Result<(), Failure> {
         self.inputs.iter().try_for_each(Stored::check_unchanged)?;
         self.numbers.iter().try_for_each(Stored::check_unchanged)?;
+        self.tables.iter().try_for_each(Tables::check_unchanged)?;
         self.output.check_guards()
     }
 }

@@ -1,6 +1,7 @@
 //! What a case asks for beside plain attention: a window, a score function, sinks, another head_dim for V.
 
 use crate::case::{Case, Number};
+use crate::custom::{Custom, Function, Functions};
 use crate::values::random_bits;
 use hopper_attention::raw;
 use hopper_attention_kernels::params::MAX_SEQLEN;
@@ -46,15 +47,19 @@ pub struct Features {
     pub sinks: Option<Sinks>,
     /// The head_dim of V and O, if it is not that of Q and K.
     pub head_dim_v: Option<usize>,
+    /// Functions of the test kernels, if it is one of them that runs.
+    pub custom: Option<Custom>,
 }
 
-/// The numbers that a case has for each query head.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The numbers that a case has for each query head, and its functions.
+#[derive(Clone, Debug, Default)]
 pub struct PerHead {
     /// `[num_heads]`.
     pub sinks: Option<Vec<f32>>,
     /// `[num_heads]`.
     pub alibi_slopes: Option<Vec<f32>>,
+    /// Of a test kernel.
+    pub functions: Option<Functions>,
 }
 
 impl Features {
@@ -93,6 +98,13 @@ impl Case {
         self
     }
 
+    /// With a test kernel's functions.
+    #[must_use]
+    pub fn function(mut self, function: Function) -> Self {
+        self.features.custom = Some(Custom { function, first_sequence: 0 });
+        self
+    }
+
     /// With a left bound that hides nothing, where there is none: the `tiled` reference then takes the general kernels' tiles.
     #[must_use]
     pub fn as_general(mut self) -> Self {
@@ -123,10 +135,11 @@ impl Case {
         PerHead {
             sinks: self.features.sinks.map(|sinks| heads.clone().map(|head_idx| sink(sinks, head_idx)).collect()),
             alibi_slopes: (self.features.score == Score::Alibi).then(|| heads.map(slope).collect()),
+            functions: self.features.custom.map(|custom| custom.function.on_host(&self.sequences(), self.num_heads)),
         }
     }
 
-    /// The keys that a query sees.
+    /// The keys that a query sees, as far as the window is concerned.
     pub fn visible_keys(&self, position: usize) -> Range<usize> {
         let bound = |keys: Option<usize>| keys.map_or(i64::MAX / 4, |keys| keys.min(MAX_SEQLEN as usize) as i64);
         let own = position as i64 + self.seqlen_k as i64 - self.seqlen_q as i64;
@@ -160,7 +173,8 @@ mod tests {
     #[test]
     fn one_number_a_head() {
         let case = Case::new(ElementType::F16, 8, 1, 1).heads(1, 8, 1);
-        assert_eq!(case.per_head(), PerHead::default());
+        let none = case.per_head();
+        assert!(none.sinks.is_none() && none.alibi_slopes.is_none() && none.functions.is_none());
         let numbers = case.score(Score::Alibi).sinks(Sinks::Drawn(3)).per_head();
         assert_eq!(numbers.alibi_slopes.as_ref().map(|slopes| (slopes[0], slopes[7])), Some((0.5, 1.0 / 256.0)));
         let sinks = numbers.sinks.unwrap();

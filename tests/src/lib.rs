@@ -7,6 +7,7 @@
 pub mod activations;
 mod call;
 mod case;
+mod custom;
 mod device_problem;
 mod failure;
 mod features;
@@ -23,6 +24,7 @@ mod values;
 
 pub use call::Call;
 pub use case::{Case, Edit, ElementType, Number, Operand, TestElement, native_head_dims};
+pub use custom::{Custom, CustomCall, Function};
 pub use device_problem::{DeviceProblem, Output};
 pub use failure::Failure;
 pub use features::{Features, PerHead, Score, Sinks};

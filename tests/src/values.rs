@@ -107,6 +107,9 @@ impl<T: TestElement> Inputs<T> {
         if let Some(sinks) = &per_head.sinks {
             problem = problem.sinks(sinks).expect("a sink a head");
         }
+        if let Some(functions) = &per_head.functions {
+            problem = functions.in_problem(problem, case.dtype);
+        }
         problem
     }
 }

@@ -4,9 +4,10 @@
 //! `HOPPER_ATTENTION_PROPERTY_CASES` sets how many cases each property draws, `HOPPER_ATTENTION_PROPERTY_SEED` what they are drawn from.
 
 use hopper_attention_kernels::config::{ScoreFunction, TileConfig, forward_config, general_config};
+use hopper_attention_test_kernels::BOUNDS;
 use hopper_attention_tests::{
-    Case, DeviceTest, ElementType, Failure, Number, Placement, Profile, Ragged, Score, Side, Sinks, Values, check_case, check_ragged,
-    trials,
+    Case, DeviceTest, ElementType, Failure, Function, Number, Placement, Profile, Ragged, Score, Side, Sinks, Values, check_case,
+    check_ragged, trials,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -40,6 +41,8 @@ fn tests(seed: u64, count: u32) -> Vec<DeviceTest> {
             tests.push(DeviceTest::new(name("any_values"), move || holds(seed, count, values(dtype, causal), check_case)));
             tests.push(DeviceTest::new(name("any_features"), move || holds(seed, count, dense_features(dtype, causal), check_case)));
             tests.push(DeviceTest::new(name("any_ragged"), move || holds(seed, count, ragged(dtype, causal), check_ragged)));
+            let few = count.div_ceil(3);
+            tests.push(DeviceTest::new(name("any_function"), move || holds(seed, few, functions(dtype, causal), check_ragged)));
         }
     }
     tests
@@ -219,4 +222,26 @@ fn ragged(dtype: ElementType, causal: bool) -> impl Strategy<Value = Ragged> {
             let case = Case { q, k, v, o, lse, seed, ..case };
             features(case).prop_map(move |case| Ragged::new(case, &sequences).sides(q_side, k_side))
         })
+}
+
+/// Sequences of any lengths by the test kernels, whose functions are told any numbers.
+fn functions(dtype: ElementType, causal: bool) -> impl Strategy<Value = Ragged> {
+    let prefix = (0..BOUNDS, select(vec![0.0, 0.02, 1.0])).prop_map(|(bounds, slope)| Function::Prefix { bounds, slope });
+    let others = match dtype {
+        ElementType::F16 => {
+            let bits = select(vec![0, 1, 3, 32, 64, 192]).prop_map(|bits| Function::Comb { bits });
+            prop_oneof![2 => bits, 1 => Just(Function::Even)].boxed()
+        }
+        ElementType::Bf16 => {
+            let bias = select(vec![0, 1, 30, 500]).prop_map(|max_distance| Function::Bias { max_distance });
+            prop_oneof![2 => bias, 1 => (0..200u32).prop_map(|key| Function::Faults { key })].boxed()
+        }
+    };
+    (ragged(dtype, causal), prop_oneof![prefix, others]).prop_map(move |(ragged, function)| {
+        let mut case = ragged.case.clone().score(Score::Identity).function(function);
+        let head_dim = function.kernel(dtype).head_dim();
+        case.head_dim = case.head_dim.min(head_dim);
+        case.features.head_dim_v = case.features.head_dim_v.map(|head_dim_v| head_dim_v.min(head_dim));
+        Ragged { case, ..ragged }
+    })
 }

@@ -105,8 +105,9 @@ fn clippy(_: &mut Tally) -> Result<()> {
 }
 
 fn device_clippy(_: &mut Tally) -> Result<()> {
-    let mut command = ptx::builder(CoreSource::Auto)?.cargo("clippy")?;
-    run_command(command.args(["--", "-Dwarnings"]))?;
+    for builder in [ptx::builder(CoreSource::Auto)?, ptx::test_kernels(CoreSource::Auto)?] {
+        run_command(builder.cargo("clippy")?.args(["--", "-Dwarnings"]))?;
+    }
     Ok(())
 }
 

@@ -153,7 +153,8 @@ fn of_features(case: &Case, per_head: &PerHead, head_idx: usize, largest: f64) -
         (Score::SoftCap(softcap), _) => tiled::TANH_ERROR * largest.min(f64::from(softcap)),
         // The scaled logit and its sum with the bias are rounded, half an ulp each.
         (_, Some(slopes)) => ulp * (largest + f64::from(slopes[head_idx]) * case.seqlen_q.max(case.seqlen_k) as f64),
-        _ => 0.0,
+        // Likewise, with whatever a function of its own adds.
+        _ => per_head.functions.as_ref().map_or(0.0, |functions| 2.0 * ulp * (largest + functions.largest_term)),
     };
     let sink = per_head.sinks.as_ref().map(|sinks| f64::from(sinks[head_idx]).abs()).filter(|sink| sink.is_finite());
     of_score + ulp * sink.unwrap_or(0.0)

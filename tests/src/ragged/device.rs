@@ -3,6 +3,7 @@
 use super::{Places, Ragged};
 use crate::call::Call;
 use crate::case::TestElement;
+use crate::custom::Tables;
 use crate::device_problem::{Numbers, Output, OutputMemory, Stored, per_head, span, tensor};
 use crate::gpu::{Guarded, POISON, Stream};
 use crate::placement::Placement;
@@ -27,6 +28,7 @@ pub struct RaggedProblem<T> {
     per_head: Vec<Numbers>,
     lengths: Vec<Numbers>,
     output: OutputMemory,
+    tables: Option<Tables>,
 }
 
 impl<T: TestElement> RaggedProblem<T> {
@@ -48,6 +50,8 @@ impl<T: TestElement> RaggedProblem<T> {
         let output = OutputMemory::new(&ragged.case, &o_layout, entries * heads * rows)?;
         let (mut arrays, per_head) = per_head(&ragged.case.per_head())?;
         let lengths = store_lengths(&places, &ragged.k_places(), &mut arrays)?;
+        let custom = ragged.case.features.custom;
+        let tables = custom.map(|custom| Tables::new(custom.function, &ragged.sequences(), heads)).transpose()?;
         Ok(Self {
             ragged: ragged.clone(),
             inputs,
@@ -59,11 +63,13 @@ impl<T: TestElement> RaggedProblem<T> {
                 lse: output.raw_lse(),
                 options: ragged.case.options(),
                 arrays,
+                custom: tables.as_ref().map(|tables| tables.call(ragged.case.dtype)),
             },
             stored,
             per_head,
             lengths,
             output,
+            tables,
         })
     }
 
@@ -78,6 +84,9 @@ impl<T: TestElement> RaggedProblem<T> {
         let (q, k) = (ragged.q_places(), ragged.k_places());
         for (name, values) in lengths_of(&q, &k) {
             self.write_lengths(name, &values)?;
+        }
+        if let Some(tables) = &mut self.tables {
+            tables.replace(&ragged.sequences())?;
         }
         (self.ragged, self.inputs) = (ragged.clone(), inputs);
         self.poison_output()
@@ -180,6 +189,7 @@ impl<T: TestElement> RaggedProblem<T> {
     pub fn check_surroundings(&self) -> Result<(), Failure> {
         self.stored.iter().try_for_each(Stored::check_unchanged)?;
         self.per_head.iter().chain(&self.lengths).try_for_each(Stored::check_unchanged)?;
+        self.tables.iter().try_for_each(Tables::check_unchanged)?;
         self.output.check_guards()
     }
 }

@@ -3,6 +3,7 @@
 mod device;
 
 use crate::case::{Case, TestElement};
+use crate::custom::Sequence;
 use crate::gpu::Stream;
 use crate::placement::Placement;
 use crate::run::{CASE_VARIABLE, check_output};
@@ -117,8 +118,13 @@ impl Ragged {
             let broadcast_heads = placement.broadcast_heads && !self.case.packed;
             Placement { broadcast_heads, ..Placement::BSHD }
         };
+        let mut features = self.case.features;
+        if let Some(custom) = &mut features.custom {
+            custom.first_sequence = index;
+        }
         let case = Case {
             batch: 1,
+            features,
             seqlen_q,
             seqlen_k,
             seed,
@@ -131,6 +137,12 @@ impl Ragged {
             ..self.case.clone()
         };
         case.as_general().judging_pairs(Profile::get().judged_pairs() / self.lengths.len().max(1))
+    }
+
+    /// All sequences, as functions see them.
+    pub(crate) fn sequences(&self) -> Vec<Sequence> {
+        let sequence = |(number, &(queries, keys))| Sequence { number, queries, keys };
+        self.lengths.iter().enumerate().map(sequence).collect()
     }
 
     /// Q, K and V of each sequence.

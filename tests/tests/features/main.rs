@@ -2,6 +2,7 @@
 
 mod bad_lengths;
 mod combine;
+mod custom;
 mod graphs;
 mod head_dims;
 mod refusals;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
             varlen::tests(),
             bad_lengths::tests(),
             combine::tests(),
+            custom::tests(),
             graphs::tests(),
             refusals::tests(),
             repeats::tests(),

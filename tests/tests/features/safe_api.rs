@@ -1,10 +1,10 @@
 //! The layer on cust: packed sequences by safe calls, and what it refuses.
 
 use cust::memory::{CopyDestination, DeviceBuffer};
-use half::bf16;
-use hopper_attention::reference::{HostTensor, Problem, exact};
+use half::{bf16, f16};
+use hopper_attention::reference::{HostTensor, Problem, Row, exact};
 use hopper_attention::{Arrays, Attention, Error, Layout, Tensor};
-use hopper_attention_tests::{DeviceTest, Failure, ensure, random_bits};
+use hopper_attention_tests::{DeviceTest, ElementType, Failure, Function, ensure, random_bits};
 
 const HEADS: usize = 2;
 const HEAD_DIM: usize = 64;
@@ -13,7 +13,12 @@ const CU_SEQLENS: [i32; 4] = [1, 71, 71, 101];
 const TOTAL: usize = 102;
 
 pub fn tests() -> Vec<DeviceTest> {
-    vec![DeviceTest::new("safe_api::packed_sequences", packed), DeviceTest::new("safe_api::wrong_lengths_are_refused", refused)]
+    vec![
+        DeviceTest::new("safe_api::packed_sequences", packed),
+        DeviceTest::new("safe_api::wrong_lengths_are_refused", refused),
+        DeviceTest::new("custom::safe_api", custom),
+        DeviceTest::new("custom::safe_api_refusals", custom_refused),
+    ]
 }
 
 fn failed(error: cust::error::CudaError) -> Failure {
@@ -74,6 +79,72 @@ fn refused() -> Result<(), Failure> {
         let arrays = Arrays::new().cu_seqlens_q(&cu_seqlens).cu_seqlens_k(&cu_seqlens);
         let outcome = Attention::new().forward_with(&x, &x, &x, &arrays);
         ensure!(matches!(&outcome, Err(Error::Invalid { field: found, .. }) if found == field), "{field} is not refused: {outcome:?}");
+    }
+    Ok(())
+}
+
+/// Packed sequences that see keys of an even distance, by the kernel that takes no arguments.
+fn custom() -> Result<(), Failure> {
+    let layout = Layout::bshd([1, TOTAL, HEADS, HEAD_DIM]);
+    let host = [values(1), values(2), values(3)].map(|values| values.iter().map(|x| f16::from_f32(x.to_f32())).collect::<Vec<_>>());
+    let [q, k, v] = [0, 1, 2].map(|i| Tensor::from_slice(&host[i], layout));
+    let (q, k, v) = (q?, k?, v?);
+    let cu_seqlens = DeviceBuffer::from_slice(&CU_SEQLENS).map_err(failed)?;
+    let arrays = Arrays::new().cu_seqlens_q(&cu_seqlens).cu_seqlens_k(&cu_seqlens);
+    let kernel = Function::Even.kernel(ElementType::F16);
+    // SAFETY: the kernel was defined with `()`, which names no memory.
+    let output = unsafe { Attention::new().causal(true).forward_custom(kernel, &(), &q, &k, &v, &arrays)? };
+    let (o, mut lse) = (output.o.to_vec()?, vec![f32::NAN; output.lse.len()]);
+    output.lse.copy_to(&mut lse).map_err(failed)?;
+    let row_elements = HEADS * HEAD_DIM;
+    let even = |row: Row, key: usize| (row.position + key).is_multiple_of(2);
+    for bounds in CU_SEQLENS.windows(2) {
+        let (start, end) = (bounds[0] as usize, bounds[1] as usize);
+        let parts: Vec<&[f16]> = host.iter().map(|data| &data[start * row_elements..end * row_elements]).collect();
+        let tensor = |i: usize| HostTensor::new(parts[i], Layout::bshd([1, end - start, HEADS, HEAD_DIM]));
+        let problem = Problem::new(tensor(0)?, tensor(1)?, tensor(2)?)?.causal(true).mask_function(&even);
+        let expected = exact::attention(&problem);
+        for (i, expected) in expected.o.iter().enumerate() {
+            let o = f64::from(o[start * row_elements + i].to_f32());
+            ensure!((o - expected).abs() <= 1e-3, "O is {o}, but must be {expected}, element {i} of the sequence from row {start} on");
+        }
+        for (i, expected) in expected.lse.iter().enumerate() {
+            let (head, position) = (i / (end - start), i % (end - start));
+            let lse = f64::from(lse[head * TOTAL + start + position]);
+            ensure!((lse - expected).abs() <= 1e-4, "LSE is {lse}, but must be {expected}, head {head}, row {}", start + position);
+        }
+    }
+    for row in [0, TOTAL - 1] {
+        let nothing = o[row * row_elements..(row + 1) * row_elements].iter().all(|o| o.to_f32() == 0.0);
+        ensure!(nothing, "row {row} belongs to nobody, but is not 0");
+    }
+    Ok(())
+}
+
+/// Before there is memory for the output.
+fn custom_refused() -> Result<(), Failure> {
+    let (x, wide) = (Tensor::<f16>::zeroed(Layout::bshd([1, 10, 2, 64]))?, Tensor::<f16>::zeroed(Layout::bshd([1, 10, 2, 104]))?);
+    let other = Tensor::<bf16>::zeroed(*x.layout())?;
+    let (kernel, none) = (Function::Even.kernel(ElementType::F16), Arrays::new());
+    let wrong = DeviceBuffer::from_slice(&[0, 11]).map_err(failed)?;
+    let lengths = Arrays::new().cu_seqlens_q(&wrong).cu_seqlens_k(&wrong);
+    let slopes = DeviceBuffer::from_slice(&[0.5f32, 0.25]).map_err(failed)?;
+    let plain = Attention::new();
+    // SAFETY: each call is refused, which is what is checked; the kernel was defined with `()`.
+    let answers = unsafe {
+        [
+            ("args", plain.forward_custom(kernel, &1u32, &x, &x, &x, &none).err()),
+            ("q.head_dim", plain.forward_custom(kernel, &(), &wide, &wide, &x, &none).err()),
+            ("v.head_dim", plain.forward_custom(kernel, &(), &x, &x, &wide, &none).err()),
+            ("q.dtype", plain.forward_custom(kernel, &(), &other, &other, &other, &none).err()),
+            ("softcap", plain.softcap(20.0).forward_custom(kernel, &(), &x, &x, &x, &none).err()),
+            ("alibi_slopes", plain.forward_custom(kernel, &(), &x, &x, &x, &Arrays::new().alibi_slopes(&slopes)).err()),
+            ("cu_seqlens_q[1]", plain.forward_custom(kernel, &(), &x, &x, &x, &lengths).err()),
+        ]
+    };
+    for (expected, answer) in answers {
+        let named = matches!(&answer, Some(Error::Invalid { field, .. } | Error::Unsupported { field, .. }) if field == expected);
+        ensure!(named, "expected an error that names {expected}, got {answer:?}");
     }
     Ok(())
 }

@@ -22,6 +22,14 @@ pub fn builder(core: CoreSource) -> Result<Builder> {
     builder_of("kernels", core)
 }
 
+/// Builds the kernels of the device tests, as `tests/build.rs` does.
+///
+/// # Errors
+/// As [`builder`].
+pub fn test_kernels(core: CoreSource) -> Result<Builder> {
+    builder_of("tests/kernels", core)
+}
+
 /// Builds what rust-cuda compiles, the feature `nvvm`, with a stand-in for its `cuda_std`.
 ///
 /// # Errors
