@@ -4,6 +4,7 @@ mod bad_lengths;
 mod combine;
 mod graphs;
 mod head_dims;
+mod packed_heads;
 mod refusals;
 mod repeats;
 mod safe_api;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
             bad_lengths::tests(),
             combine::tests(),
             graphs::tests(),
+            packed_heads::tests(),
             refusals::tests(),
             repeats::tests(),
         ];
