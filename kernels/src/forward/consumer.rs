@@ -466,7 +466,9 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// As [`Consumer::run`]; the store was started by this warpgroup, whose reads of Q are complete.
     #[inline(always)]
     unsafe fn release_q(&self, state: PipelineState<Q_STAGES>) {
-        if self.warp_in_group == 0 {
+        // A general kernel has no register to keep it in.
+        let warp_in_group = if K::GENERAL { register::thread_idx() / 32 % 4 } else { self.warp_in_group };
+        if warp_in_group == 0 {
             // SAFETY: scope: lane 0 of warp 0 started the store; the other lanes have no bulk group to wait for. Protocol: the warpgroup's one
             // arrival for this stage. Proxy: the next to write there is TMA; the ordinary writes of O came before the store, behind a fence.
             unsafe {
