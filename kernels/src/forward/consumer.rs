@@ -219,7 +219,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         }
     }
 
-    /// This thread's rows within the row tile; in registers they would not be kept.
+    /// This thread's rows within the row tile.
     #[inline(always)]
     pub(super) fn tile_rows(&self) -> [u32; ROWS_PER_THREAD] {
         let row = fragment::first_row(4 * self.warpgroup_idx + self.warp_in_group, self.lane_idx);

@@ -15,15 +15,15 @@
 //! A packed tensor's row tiles are numbered in slots, sequence `b`'s from `cu_seqlens[b] / tile_m + b` on, which is enough for its tiles whatever
 //! the lengths are. So the host, which does not know them, can count the slots, and the kernel finds a slot's sequence by bisection.
 //!
-//! Where queries are few, several query heads of one key head share a row tile of a general kernel ([`crate::params::FeatureParams::pack_log2`]): of
-//! `2^pack_log2` heads it has `tile_m / 2^pack_log2` queries, which then stand for `tile_m` above. TMA brings a warpgroup's 64 rows in this
-//! order and takes O back so, since heads are the second dimension of the maps of Q and O; what lies behind the last head of a key head, or
-//! behind the last query, is out of bounds.
+//! Where queries are few, several query heads of one key head share a row tile of a general kernel (`FeatureParams::pack_log2`): it has
+//! `tile_m / 2^pack_log2` queries, a number that then stands for `tile_m` above, of `2^pack_log2` heads. The maps of Q and O have heads as their
+//! second dimension, so that TMA lays the heads of a query side by side, and takes O back in the same order; what lies behind the last head of
+//! the key head, as behind the last query, is out of bounds.
 
 use super::{Cta, Kernel};
 use crate::config::WARPGROUP_ROWS;
 use crate::function::{Head, MaskMod, ScoreMod};
-use crate::layout::smem::WORD_BYTES;
+use crate::layout::smem::{ROW_TILE_BYTES, WORD_BYTES};
 use crate::params::{CoordinateSteps, Lengths, MAX_PACK_LOG2};
 use crate::ptx::{memory, register};
 use crate::schedule::Tile;
@@ -54,6 +54,8 @@ enum Word {
     Keys,
 }
 
+const _: () = assert!((Word::Keys as u32 + 1) * WORD_BYTES <= ROW_TILE_BYTES);
+
 /// Stands in the place of the batch index behind the last tile.
 const NO_TILE: u32 = u32::MAX;
 
@@ -65,7 +67,7 @@ struct Sequence {
     len: u32,
 }
 
-/// The tensors, as [`crate::params::FeatureParams::batch_rows`] numbers them.
+/// The tensors, as [`FeatureParams::batch_rows`](crate::params::FeatureParams::batch_rows) numbers them.
 #[derive(Clone, Copy)]
 pub(super) enum Operand {
     Q,
@@ -97,7 +99,7 @@ impl RowTile {
     /// Writes the row tile of `tile`, a slot if Q is packed, to the record; whether it has any rows.
     ///
     /// # Safety
-    /// `cta.features` is as [`crate::params::FeatureParams`] describes it. Nobody else accesses the record.
+    /// `cta.features` is as [`FeatureParams`](crate::params::FeatureParams) describes it. Nobody else accesses the record.
     #[inline(always)]
     pub unsafe fn write<K: Kernel>(cta: &Cta<K::Args>, tile: Tile, record: u32) -> bool {
         let (params, features) = (cta.params, cta.features);
@@ -328,7 +330,7 @@ impl Sequence {
 /// The sequence and the row tile within it that a packed Q's slot stands for; the slot is in `tile.m_block`.
 ///
 /// # Safety
-/// `cta.features.q` is packed, and as [`crate::params::FeatureParams`] describes it.
+/// `cta.features.q` is packed, and as [`FeatureParams`](crate::params::FeatureParams) describes it.
 #[inline(always)]
 unsafe fn sequence_of_slot<K: Kernel>(cta: &Cta<K::Args>, tile: Tile) -> Tile {
     let (features, slot) = (cta.features, tile.m_block);
