@@ -9,13 +9,13 @@ use hopper_attention_driver::{
     CUtensorMapSwizzle, Driver,
 };
 use hopper_attention_kernels::config::COMBINE_THREADS;
-use hopper_attention_kernels::params::TensorMap;
+use hopper_attention_kernels::params::{FeatureParams, TensorMap};
 
 use crate::context::Context;
 use crate::custom::Custom;
 use crate::error::check;
 use crate::kernels;
-use crate::plan::{CombinePlan, MapDescription, Plan};
+use crate::plan::{CombinePlan, EncodedDims, MapDescription, Plan};
 use crate::{DType, Error};
 
 const _: () = assert!(size_of::<CUtensorMap>() == size_of::<TensorMap>() && align_of::<CUtensorMap>() >= align_of::<TensorMap>());
@@ -47,7 +47,7 @@ pub(crate) unsafe fn enqueue(context: &Context, plan: &Plan, custom: Option<&Cus
             params.schedule = plan.static_schedule();
         }
     }
-    let mut features = plan.features.unwrap_or_default();
+    let mut features = plan.features.unwrap_or(FeatureParams::NONE);
     let mut arguments: [*mut c_void; 7] = [
         (&raw mut *q).cast(),
         (&raw mut *k).cast(),
@@ -90,17 +90,18 @@ fn encode(driver: &Driver, map: &mut CUtensorMap, description: &MapDescription) 
         DType::F16 => CUtensorMapDataType::FLOAT16,
         DType::Bf16 => CUtensorMapDataType::BFLOAT16,
     };
-    let element_strides = [1; 4];
-    // SAFETY: a pure function of its arguments: the arrays have the lengths that a rank of 4 asks for, and `map` is aligned to 64 bytes.
+    let element_strides = [1; 5];
+    let EncodedDims { rank, dims, strides_bytes, box_dims } = description.encoded();
+    // SAFETY: a pure function of its arguments: the arrays have the lengths that a rank of 5 asks for, and `map` is aligned to 64 bytes.
     let code: CUresult = unsafe {
         driver.cuTensorMapEncodeTiled(
             map,
             data_type,
-            4,
+            rank,
             ptr::without_provenance_mut(description.address as usize),
-            description.dims.as_ptr(),
-            description.strides_bytes.as_ptr(),
-            description.box_dims.as_ptr(),
+            dims.as_ptr(),
+            strides_bytes.as_ptr(),
+            box_dims.as_ptr(),
             element_strides.as_ptr(),
             CUtensorMapInterleave::NONE,
             CUtensorMapSwizzle::SWIZZLE_128B,

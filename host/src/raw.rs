@@ -179,6 +179,17 @@ pub unsafe fn forward(
 /// soft cap, or with ALiBi; each takes any window, lengths and sinks. So a soft cap and ALiBi together are [`Error::Unsupported`]. Of the
 /// kernels for head dims of 192 and 128 there is the first one only: with a soft cap or ALiBi those for 192 serve.
 ///
+/// # Few queries
+///
+/// A kernel works on tiles of 128 or 192 rows. In the general kernels, but not those with ALiBi, the query heads of one key head share them
+/// where that makes fewer tiles: 8 queries of 8 heads take as long as 64 queries of one. This needs query heads that lie apart in `q` (their
+/// stride is not 0). It moves no bit of a result, unless V holds NaN or infinity, which reach the rows of a tile that do not see them, too.
+///
+/// For this, some calls run a general kernel that might run a plain one: those that have fewer key heads than query heads, more than 132 row
+/// tiles, and half as many or fewer with shared ones. They get the same bits. Where the two kernels take keys in tiles of different sizes
+/// (head_dim up to 64, and up to 96 without a mask), the lengths alone decide, so that results do not depend on the number of heads: up to 96
+/// queries on 1024 or more keys run the general kernel.
+///
 /// # Errors
 ///
 /// As [`forward`]. An array whose length does not fit the tensors, or that overlaps `o` or `lse`, is [`Error::Invalid`].
@@ -333,7 +344,8 @@ pub(crate) unsafe fn combine_after(
 }
 
 /// Loads the kernel that serves the head dims, `dtype` and `options` into the current context, if it is not there yet: `prepare(128, ..)`, or
-/// `prepare((192, 128), ..)` where V and O have a head_dim of 128, and Q and K one of 192.
+/// `prepare((192, 128), ..)` where V and O have a head_dim of 128, and Q and K one of 192. A plain kernel is loaded together with the general
+/// one that calls with few queries run, see [`forward_with`].
 ///
 /// # Errors
 ///
@@ -353,8 +365,13 @@ pub fn prepare(head_dims: impl Into<HeadDims>, dtype: DType, options: &Options) 
 pub fn prepare_with(head_dims: impl Into<HeadDims>, dtype: DType, options: &Options, arrays: &Arrays) -> Result<(), Error> {
     let HeadDims { head_dim, head_dim_v } = head_dims.into();
     let family = Family::of(Window::of(options), options, arrays)?;
-    let config = family.config(check_head_dim("head_dim", head_dim)?, check_head_dim("head_dim_v", head_dim_v)?);
-    Context::current()?.kernel(kernels::forward_index(family, &config, dtype)).map(|_| ())
+    let (head_dim, head_dim_v) = (check_head_dim("head_dim", head_dim)?, check_head_dim("head_dim_v", head_dim_v)?);
+    let context = Context::current()?;
+    let load = |family: Family| {
+        let config = family.config(head_dim, head_dim_v);
+        context.kernel(kernels::forward_index(family, &config, dtype)).map(|_| ())
+    };
+    [family, family.of_few_queries()].into_iter().try_for_each(load)
 }
 
 /// Whether the lengths in `arrays` are right for `q` and `k`: copies them to the host, behind what was enqueued on `stream`, and waits. It

@@ -248,6 +248,22 @@ pub const fn general_shapes(scores: ScoreFunction) -> &'static [TileConfig] {
     }
 }
 
+/// So many keys are many: with fewer, what a general kernel saves by packing query heads is little beside the rest of a call.
+pub const MANY_KEYS: usize = 1024;
+
+/// The shape whose key tiles attention without a window, lengths, scores or sinks is computed in: the plain one; or the general one, which packs
+/// query heads (`FeatureParams::pack_log2`), for at most half a row tile of queries on [`MANY_KEYS`]. Where the two have key tiles of one size,
+/// it is the plain one, and either may run.
+pub const fn config_of_lengths(head_dim: u32, head_dim_v: u32, causal: bool, seqlen_q: usize, seqlen_k: usize) -> Option<TileConfig> {
+    match (forward_config(head_dim, head_dim_v, causal), general_config(head_dim, head_dim_v, ScoreFunction::Identity)) {
+        (Some(plain), Some(general)) => {
+            let few_queries = seqlen_q <= plain.tile_m as usize / 2 && seqlen_k >= MANY_KEYS;
+            Some(if few_queries && plain.tile_n != general.tile_n { general } else { plain })
+        }
+        _ => None,
+    }
+}
+
 /// The shape of the general kernel with a score function that serves `head_dim` and `head_dim_v` (1 to 256): the smallest that holds both.
 pub const fn general_config(head_dim: u32, head_dim_v: u32, scores: ScoreFunction) -> Option<TileConfig> {
     smallest(general_shapes(scores), head_dim, head_dim_v, false)
@@ -352,5 +368,21 @@ mod tests {
                 assert_eq!(Some(chosen.head_dim_v), least(|shape| shape.head_dim_v), "{head_dim}, {head_dim_v}");
             }
         }
+    }
+
+    #[test]
+    fn few_queries_on_many_keys_take_general_tiles() {
+        for (head_dim, causal, other_tiles) in
+            [(64, false, true), (64, true, true), (96, false, true), (96, true, false), (128, false, false)]
+        {
+            let tile_m = forward_config(head_dim, head_dim, causal).unwrap().tile_m as usize;
+            for (seqlen_q, seqlen_k, few) in
+                [(1, MANY_KEYS, true), (tile_m / 2, 1 << 30, true), (tile_m / 2 + 1, 1 << 30, false), (1, MANY_KEYS - 1, false)]
+            {
+                let config = config_of_lengths(head_dim, head_dim, causal, seqlen_q, seqlen_k).unwrap();
+                assert_eq!(config.general, few && other_tiles, "{head_dim} {causal} {seqlen_q} {seqlen_k}");
+            }
+        }
+        assert_eq!(config_of_lengths(264, 64, false, 1, 1), None);
     }
 }

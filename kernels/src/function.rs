@@ -61,6 +61,8 @@ impl Head {
 pub trait ScoreMod<Args>: Copy {
     /// Whether scores stay as they are: then neither function is called.
     const IS_IDENTITY: bool = false;
+    /// Whether the new score depends on nothing but the old one: then query heads may share a row tile, as far as the host has the kernel do so.
+    const IS_OF_SCORE_ALONE: bool = Self::IS_IDENTITY;
 
     /// The function for one head: what it holds is kept in registers throughout a row tile, so it should be a word or two.
     ///

@@ -1,6 +1,6 @@
 //! Plain data that crosses the border: written by the host, read by the kernel.
 
-use crate::config::MAX_PARTS;
+use crate::config::{MAX_PARTS, WARPGROUP_ROWS};
 use crate::fast_divide::FastDivisor;
 use crate::schedule::TileSchedule;
 
@@ -27,7 +27,7 @@ pub struct CoordinateSteps {
 ///
 /// The maps describe Q, K, V and O in four dimensions, innermost first: `[head_dim, seqlen, heads, batch]`, with boxes of
 /// `[64, 64, 1, 1]` for Q and O and `[64, tile_n, 1, 1]` for K and V, 128-byte swizzle, and the true head_dim as inner extent (so that loads
-/// fill with zeros and stores are clipped).
+/// fill with zeros and stores are clipped). Those of Q and O of a general kernel have one dimension more, see [`FeatureParams::pack_log2`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ForwardParams {
@@ -62,8 +62,12 @@ pub struct ForwardParams {
 /// The sequences of Q and O are *ragged* if `q` has an address, those of K and V if `k` has. A ragged tensor is `[rows, heads]` with the
 /// sequences somewhere in it, and its map says (`forward/sequence.rs`) where one of them ends: dimensions `[head_dim, rows, heads, total rows + 1]`.
 /// `seqlen_q` and `seqlen_k` of [`ForwardParams`] then are what no sequence exceeds.
+///
+/// The maps of Q and O have five dimensions, the second of which tells the heads apart that share row tiles: `[head_dim, 1, rows, heads, last]`
+/// where each head has row tiles of its own, else `[head_dim, heads_per_kv, rows, num_heads_k, last]`; boxes are
+/// `[64, 2^pack_log2, 64 / 2^pack_log2, 1, 1]`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FeatureParams {
     /// Queries of each batch entry.
     pub q: Lengths,
@@ -83,7 +87,18 @@ pub struct FeatureParams {
     pub window_right: u32,
     /// Factor of Q K^T before the score function, whose result [`ForwardParams::softmax_scale_log2`] multiplies.
     pub score_scale: f32,
+    /// How many row tiles lie side by side over the query heads of one key head: `ceil(heads_per_kv / 2^pack_log2)`.
+    pub head_tiles: FastDivisor,
+    /// A row tile's rows are those of `2^pack_log2` query heads of one key head (of fewer, in the last tile over these), the heads of one query
+    /// side by side: row `r` is query `r >> pack_log2`, head `r % 2^pack_log2`. At most [`MAX_PACK_LOG2`]; 0 in the kernels whose score
+    /// function looks at heads or positions, and where Q's heads are broadcast.
+    pub pack_log2: u32,
 }
+
+/// log2 of a math warpgroup's 64 rows: so many heads share a row tile at most.
+pub const MAX_PACK_LOG2: u32 = 6;
+
+const _: () = assert!(WARPGROUP_ROWS == 1 << MAX_PACK_LOG2);
 
 /// How long the sequences of a batch are, and where they begin.
 #[repr(C)]
@@ -112,6 +127,11 @@ impl FeatureParams {
         window_left: MAX_SEQLEN,
         window_right: MAX_SEQLEN,
         score_scale: 1.0,
+        head_tiles: match FastDivisor::new(1) {
+            Some(one) => one,
+            None => unreachable!(),
+        },
+        pack_log2: 0,
     };
 }
 

@@ -18,7 +18,7 @@ use crate::fast_divide::FastDivisor;
 pub struct Tile {
     /// Which block of `tile_m` query rows.
     pub m_block: u32,
-    /// Query head.
+    /// Query head; in a general kernel, which of the row tiles that lie side by side over all query heads.
     pub head_idx: u32,
     /// Batch entry.
     pub batch_idx: u32,
@@ -90,6 +90,12 @@ impl TileSchedule {
     #[inline(always)]
     pub const fn num_tiles(&self) -> u32 {
         self.num_tiles
+    }
+
+    /// Heads of a batch entry, or however many row tiles lie side by side over them.
+    #[inline(always)]
+    pub const fn num_heads(&self) -> u32 {
+        self.num_heads.divisor()
     }
 
     /// Row tiles of a head.

@@ -186,6 +186,16 @@ impl<T: TestElement> DeviceProblem<T> {
         self.output()
     }
 
+    /// The same by a call for each query head and batch entry, into the same memory.
+    pub fn run_heads_alone(&self, stream: &Stream) -> Result<Output<T>, Failure> {
+        for call in self.call.heads_alone()? {
+            // SAFETY: as in `enqueue`; each call reads and writes part of what the whole one does.
+            unsafe { call.enqueue(stream) }?;
+        }
+        stream.wait(|| self.case.text())?;
+        self.output()
+    }
+
     /// Poisons the output once more.
     pub fn poison_output(&self) -> Result<(), Failure> {
         self.output.poison()

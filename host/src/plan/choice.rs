@@ -61,6 +61,16 @@ impl Family {
         })
     }
 
+    /// The family that may run calls of few queries in this one's place, see [`super::packing`].
+    pub fn of_few_queries(self) -> Self {
+        if let Self::Plain { .. } = self { Self::General(ScoreFunction::Identity) } else { self }
+    }
+
+    /// Whether query heads may share a row tile: where the score function looks at no more than the score.
+    pub fn packs_heads(self) -> bool {
+        matches!(self, Self::General(ScoreFunction::Identity | ScoreFunction::SoftCap))
+    }
+
     /// The shape that serves `head_dim` and `head_dim_v`, which [`super::check_head_dim`] has passed: the smallest that holds both.
     pub fn config(self, head_dim: u32, head_dim_v: u32) -> TileConfig {
         let config = match self {

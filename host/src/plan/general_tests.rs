@@ -46,6 +46,8 @@ fn features_of_a_packed_problem() {
         window_left: 9,
         window_right: 3,
         score_scale: (1.0 / 128f64.sqrt()) as f32,
+        head_tiles: FastDivisor::new(3).unwrap(),
+        pack_log2: 0,
     };
     assert_eq!(plan.features, Some(expected));
     assert_eq!((plan.params.seqlen_q, plan.params.seqlen_k, plan.params.lse), (300, 500, LSE));
@@ -62,13 +64,16 @@ fn features_without_lengths() {
         assert_eq!((lengths.cu_seqlens, lengths.seqused), (0, 0));
     }
     assert_eq!((features.batch, features.batch_rows, features.q.rows, features.k.rows), (2, [0; 4], 300, 500));
-    assert_eq!(plan.maps[..3], Arguments::new().accepted().maps[..3]);
+    let plain = Arguments::new().accepted().maps;
+    assert_eq!(plan.maps[1..3], plain[1..3]);
+    let without_packing = plan.maps[0].map(|q| MapDescription { packing: None, ..q });
+    assert_eq!(without_packing, plain[0]);
 }
 
 #[test]
 fn slots_of_packed_queries() {
     // The last slot is the first tile; the sections hold all 6 heads.
-    let plan = packed(5, 300, 500).accepted();
+    let plan = packed(5, 300, 500).with(|a| a.arrays.alibi_slopes = array(SLOPES, 6)).accepted();
     let tile_m = plan.config.tile_m;
     let slots = 300 / tile_m + 5;
     let schedule = plan.params.schedule;

@@ -5,18 +5,19 @@ use std::fmt::Display;
 use hopper_attention_kernels::config::PANEL_COLUMNS;
 use hopper_attention_kernels::params::{CoordinateSteps, MAX_SEQLEN};
 
+use super::packing::Packing;
 use super::region::Region;
 use crate::raw::Tensor4;
 use crate::{DType, Dim, Error};
 
 /// Strides must be below this, in bytes.
-const STRIDE_LIMIT_BYTES: u64 = 1 << 40;
+pub(super) const STRIDE_LIMIT_BYTES: u64 = 1 << 40;
 /// Addresses and strides must be multiples of this.
 const ALIGNMENT_BYTES: u64 = 16;
 const ALIGNMENT_ELEMENTS: u64 = ALIGNMENT_BYTES / DType::BYTES as u64;
 
 /// A tensor map before its encoding, innermost dimension first: `[head_dim, seqlen, heads, batch]`, or of a ragged tensor
-/// `[head_dim, rows, heads, total + 1]`.
+/// `[head_dim, rows, heads, total + 1]`; as encoded, perhaps with a dimension more, see [`MapDescription::encoded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MapDescription {
     pub address: u64,
@@ -25,6 +26,36 @@ pub(crate) struct MapDescription {
     /// Of the three outer dimensions.
     pub strides_bytes: [u64; 3],
     pub box_dims: [u32; 4],
+    /// Of Q and O of a general kernel.
+    pub packing: Option<Packing>,
+}
+
+/// What `cuTensorMapEncodeTiled` is told of the dimensions, as far as `rank` goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EncodedDims {
+    pub rank: u32,
+    pub dims: [u64; 5],
+    pub strides_bytes: [u64; 4],
+    pub box_dims: [u32; 5],
+}
+
+impl MapDescription {
+    /// With the heads that share a row tile in a dimension of their own inside of the rows', so that they lie side by side in a box: `[head_dim,
+    /// heads_per_kv, rows, heads / heads_per_kv, last]`. Where no heads do, it has one entry, and the heads stay together.
+    pub fn encoded(&self) -> EncodedDims {
+        let ([head_dim, rows, heads, last], [row, head, last_stride]) = (self.dims, self.strides_bytes);
+        let [columns, box_rows, ..] = self.box_dims;
+        let Some(Packing { heads_per_kv, pack_log2 }) = self.packing else {
+            let (dims, strides_bytes) = ([head_dim, rows, heads, last, 1], [row, head, last_stride, 0]);
+            return EncodedDims { rank: 4, dims, strides_bytes, box_dims: [columns, box_rows, 1, 1, 1] };
+        };
+        let (dims, strides_bytes) = if pack_log2 == 0 {
+            ([head_dim, 1, rows, heads, last], [head_dim * DType::BYTES as u64, row, head, last_stride])
+        } else {
+            ([head_dim, heads_per_kv, rows, heads / heads_per_kv, last], [head, row, heads_per_kv * head, last_stride])
+        };
+        EncodedDims { rank: 5, dims, strides_bytes, box_dims: [columns, 1 << pack_log2, box_rows >> pack_log2, 1, 1] }
+    }
 }
 
 /// A tensor that is not empty and obeys every rule for one tensor alone.
@@ -42,6 +73,11 @@ pub(crate) enum Role {
 }
 
 impl Mapped {
+    /// The same tensor, Q or O, for a general kernel, which packs heads so.
+    pub fn with_packing(self, packing: Packing) -> Self {
+        Self { map: MapDescription { packing: Some(packing), ..self.map }, ..self }
+    }
+
     /// The same tensor, whose sequences have lengths of their own, and the rows from one batch entry to the next.
     ///
     /// The map has the rows twice: `[head_dim, rows, heads, total + 1]` with strides `[row, head, row]`, from `rows` rows before the tensor
@@ -110,6 +146,7 @@ pub(crate) fn describe(name: &dyn Display, tensor: &Tensor4, rows: u32, role: Ro
         dims: [head_dim, seqlen, entries(heads, heads_stride), entries(batch, batch_stride)],
         strides_bytes: [legal(seqlen_stride), legal(heads_stride), legal(batch_stride)],
         box_dims: [PANEL_COLUMNS, rows, 1, 1],
+        packing: None,
     };
     let steps = CoordinateSteps { head: (heads_stride != 0) as u32, batch: (batch_stride != 0) as u32 };
     Ok(Mapped { map, steps, region })

@@ -8,6 +8,9 @@ mod combine;
 #[cfg(test)]
 mod general_tests;
 mod map;
+mod packing;
+#[cfg(test)]
+mod packing_tests;
 #[cfg(test)]
 mod ragged_tests;
 mod region;
@@ -25,7 +28,7 @@ use hopper_attention_kernels::schedule::TileSchedule;
 pub(crate) use arrays::{NAMES as ARRAY_NAMES, region as array_region};
 pub(crate) use choice::{Family, Window};
 pub(crate) use combine::CombinePlan;
-pub(crate) use map::MapDescription;
+pub(crate) use map::{EncodedDims, MapDescription};
 pub(crate) use region::Region;
 pub(crate) use shape::Sequences;
 
@@ -33,6 +36,7 @@ use crate::raw::{Array, Arrays, Lse, Options, Tensor4};
 use crate::{CustomKernel, DType, Error};
 use choice::Scales;
 use map::{Mapped, Role, describe};
+use packing::Packing;
 use shape::{Shape, Side};
 
 /// K and V of the heads that are worked on at once should stay in this much of the L2 cache. An H200 has 50 MiB, of which each half holds
@@ -77,7 +81,7 @@ impl Plan {
     ) -> Result<Option<Self>, Error> {
         let shape = Shape::of(q, k, v, arrays)?;
         Shape::check_output(q, v, o)?;
-        let Some(inputs) = Inputs::of(kernel, &shape, q, k, v, options, arrays)? else {
+        let Some(inputs) = Inputs::of(kernel, &shape, [q, k, v], Some(o), options, arrays)? else {
             return Ok(None);
         };
         let lse = lse.map(|lse| lse_region(&"lse", lse, inputs.rows)).transpose()?;
@@ -87,9 +91,11 @@ impl Plan {
             [Some(inputs.q.region), inputs.k.as_ref().map(|k| k.region), inputs.v.as_ref().map(|v| v.region), Some(o.region), lse];
         let (o, o_rows) = ragged("o", o, &shape.sequences.q)?;
         let params = inputs.forward_params(&shape, lse);
-        let features = match inputs.family {
-            Family::Plain { .. } => None,
-            Family::General(_) | Family::Custom { .. } => Some(inputs.feature_params(&shape.sequences, arrays, o_rows)),
+        let (features, o) = match inputs.family {
+            Family::Plain { .. } => (None, o),
+            Family::General(_) | Family::Custom { .. } => {
+                (Some(inputs.feature_params(&shape.sequences, arrays, o_rows)), o.with_packing(inputs.packing))
+            }
         };
         let Inputs { family, config, q, k, v, arrays, tiles_differ, .. } = inputs;
         let dtype = q.map.dtype;
@@ -101,7 +107,7 @@ impl Plan {
     /// Checks what can be checked before there is memory for O.
     #[cfg(feature = "cust")]
     pub fn check_inputs(kernel: Option<&CustomKernel>, [q, k, v]: [&Tensor4; 3], options: &Options, arrays: &Arrays) -> Result<(), Error> {
-        Inputs::of(kernel, &Shape::of(q, k, v, arrays)?, q, k, v, options, arrays).map(drop)
+        Inputs::of(kernel, &Shape::of(q, k, v, arrays)?, [q, k, v], None, options, arrays).map(drop)
     }
 
     /// CTAs of the persistent grid: one for each multiprocessor, as far as there are tiles.
@@ -120,7 +126,7 @@ impl Plan {
         if self.mean_seqlen_k < STATIC_ONE_SECTION_SEQLEN_K {
             return schedule;
         }
-        let (num_heads, m_blocks) = (u64::from(self.params.num_heads), u64::from(schedule.m_blocks()));
+        let (num_heads, m_blocks) = (u64::from(schedule.num_heads()), u64::from(schedule.m_blocks()));
         let all_heads = u64::from(schedule.num_tiles()) / m_blocks;
         TileSchedule::new(all_heads / num_heads, num_heads, m_blocks, all_heads).unwrap_or(schedule)
     }
@@ -130,6 +136,7 @@ impl Plan {
 struct Inputs {
     family: Family,
     config: TileConfig,
+    packing: Packing,
     window: Window,
     scales: Scales,
     /// Rows of O.
@@ -146,13 +153,12 @@ struct Inputs {
 }
 
 impl Inputs {
-    /// `None` if there is no row to write.
+    /// `None` if there is no row to write. Without `o`, which the heads' packing may depend on, what follows is good for checks only.
     fn of(
         kernel: Option<&CustomKernel>,
         shape: &Shape,
-        q: &Tensor4,
-        k: &Tensor4,
-        v: &Tensor4,
+        [q, k, v]: [&Tensor4; 3],
+        o: Option<&Tensor4>,
         options: &Options,
         arrays: &Arrays,
     ) -> Result<Option<Self>, Error> {
@@ -170,8 +176,10 @@ impl Inputs {
         let Some(rows) = shape.rows()? else {
             return Ok(None);
         };
+        let (family, packing) = packing::choose(shape, family, head_dims, &[q, o.unwrap_or(q)]);
         let config = family.config(head_dims.0, head_dims.1);
         let (q, q_rows) = ragged("q", describe(&"q", q, WARPGROUP_ROWS, Role::Input)?, q_side)?;
+        let q = if config.general { q.with_packing(packing) } else { q };
         let keys = |name: &str, tensor| {
             if k_side.rows == 0 {
                 return Ok((None, 0));
@@ -180,9 +188,9 @@ impl Inputs {
         };
         let ((k, k_rows), (v, v_rows)) = (keys("k", k)?, keys("v", v)?);
         let arrays = arrays::regions(arrays)?;
-        let (schedule, tiles_differ) = schedule(shape, family, window, &config)?;
+        let (schedule, tiles_differ) = schedule(shape, family, packing, window, &config)?;
         let batch_rows = [q_rows, k_rows, v_rows];
-        Ok(Some(Self { family, config, window, scales, rows, schedule, tiles_differ, q, k, v, batch_rows, arrays }))
+        Ok(Some(Self { family, config, packing, window, scales, rows, schedule, tiles_differ, q, k, v, batch_rows, arrays }))
     }
 
     fn forward_params(&self, shape: &Shape, lse: Option<Region>) -> ForwardParams {
@@ -223,6 +231,8 @@ impl Inputs {
             window_left,
             window_right,
             score_scale: self.scales.score,
+            head_tiles: FastDivisor::new(self.packing.head_tiles() as u32).expect("a schedule has at most 2^30 heads"),
+            pack_log2: self.packing.pack_log2,
         }
     }
 }
@@ -234,6 +244,8 @@ fn ragged(name: &str, mapped: Mapped, side: &Side) -> Result<(Mapped, u32), Erro
 
 /// The order of the tiles, and whether they differ in length.
 ///
+/// A row tile has `tile_m` queries of one head, or fewer of several heads, see [`Packing`].
+///
 /// The row tiles of packed queries are slots: sequence `b` has those from `cu_seqlens_q[b] / tile_m + b` on. The next sequence's come no
 /// earlier than its last, since `ceil(n / tile_m) <= floor((x + n) / tile_m) - floor(x / tile_m) + 1`. So the kernel finds a slot's
 /// sequence by bisection, and nobody needs to know the lengths ahead of time.
@@ -242,11 +254,11 @@ fn ragged(name: &str, mapped: Mapped, side: &Side) -> Result<(Mapped, u32), Erro
 /// every query head. A general one counts those of a key head once, for all the query heads that read them, and takes whole groups of
 /// these; where keys are packed, as if each sequence had as many as the mean. A window does not make a section larger: its tiles are of
 /// nearly one length, so that their order has little to gain.
-fn schedule(shape: &Shape, family: Family, window: Window, config: &TileConfig) -> Result<(TileSchedule, bool), Error> {
+fn schedule(shape: &Shape, family: Family, packing: Packing, window: Window, config: &TileConfig) -> Result<(TileSchedule, bool), Error> {
     let Sequences { batch, q, k } = shape.sequences;
-    let m_blocks = (q.rows as u64).div_ceil(u64::from(config.tile_m));
+    let (rows, tile_queries) = (q.rows as u64, u64::from(config.tile_m >> packing.pack_log2));
     let (entries, m_blocks) =
-        if q.packed { (1, (q.rows as u64 / u64::from(config.tile_m)).saturating_add(batch as u64)) } else { (batch as u64, m_blocks) };
+        if q.packed { (1, (rows / tile_queries).saturating_add(batch as u64)) } else { (batch as u64, rows.div_ceil(tile_queries)) };
     let lengths_differ = q.ragged || k.ragged;
     // What a mask function hides is not known.
     let is_bounded = window.is_bounded() || matches!(family, Family::Custom { .. });
@@ -255,12 +267,11 @@ fn schedule(shape: &Shape, family: Family, window: Window, config: &TileConfig) 
     let section_heads = if lengths_differ || is_bounded {
         let kv_bytes = seqlen_k.max(1) * u64::from(config.head_dim + config.head_dim_v) * u64::from(DType::BYTES);
         let fitting = (L2_BYTES.min(L2_BYTES_PER_KEY * seqlen_k) / kv_bytes).max(1);
-        let heads_per_kv = (shape.heads / shape.heads_k) as u64;
-        if !matches!(family, Family::Plain { .. }) { fitting.saturating_mul(heads_per_kv) } else { fitting }
+        if config.general { fitting.saturating_mul(packing.head_tiles()) } else { fitting }
     } else {
         1
     };
-    let schedule = TileSchedule::new(entries, shape.heads as u64, m_blocks, section_heads);
+    let schedule = TileSchedule::new(entries, shape.heads_k as u64 * packing.head_tiles(), m_blocks, section_heads);
     Ok((schedule.ok_or_else(|| shape.too_many("batch * num_heads * row tiles", u64::from(u32::MAX) / 4))?, tiles_differ))
 }
 

@@ -25,15 +25,18 @@ fn map_of_q(arguments: &Arguments) -> (MapDescription, u32) {
 #[test]
 fn packed_tensors() {
     let plan = packed(5, 300, 500).accepted();
-    let map = |address, rows, heads, box_rows| MapDescription {
+    let map = |address, rows, heads, box_rows, packing| MapDescription {
         address: address - rows * heads * 256,
         dtype: DType::Bf16,
         dims: [128, rows, heads, rows + 1],
         strides_bytes: [heads * 256, 256, heads * 256],
         box_dims: [64, box_rows, 1, 1],
+        packing,
     };
     let [q, k, _, o] = plan.maps.map(Option::unwrap);
-    assert_eq!([q, k, o], [map(Q, 300, 6, WARPGROUP_ROWS), map(K, 500, 2, plan.config.tile_n), map(O, 300, 6, WARPGROUP_ROWS)]);
+    let packing = Some(Packing { heads_per_kv: 3, pack_log2: plan.features.unwrap().pack_log2 });
+    let (q_map, o_map) = (map(Q, 300, 6, WARPGROUP_ROWS, packing), map(O, 300, 6, WARPGROUP_ROWS, packing));
+    assert_eq!([q, k, o], [q_map, map(K, 500, 2, plan.config.tile_n, None), o_map]);
     // What is touched is the tensor, not where its map begins.
     assert_eq!(plan.regions[0].unwrap().bytes(), Q..Q + 300 * 6 * 256);
     assert_eq!(plan.regions[3].unwrap().bytes(), O..O + 300 * 6 * 256);
@@ -43,7 +46,8 @@ fn packed_tensors() {
 fn one_side_alone_may_be_ragged() {
     let plain = Arguments::new().accepted().maps;
     let plan = Arguments::new().with(|a| a.arrays.seqused_k = array(USED, 2)).accepted();
-    assert_eq!([plan.maps[0], plan.maps[3]], [plain[0], plain[3]]);
+    let of_plain_kernel = |map: Option<MapDescription>| map.map(|map| MapDescription { packing: None, ..map });
+    assert_eq!([plan.maps[0], plan.maps[3]].map(of_plain_kernel), [plain[0], plain[3]]);
     assert_eq!(plan.maps[1].unwrap().dims, [128, 500, 2, 1001]);
     assert_eq!(plan.features.unwrap().batch_rows, [0, 500, 500, 0]);
     let plan = Arguments::new().with(|a| a.arrays.seqused_q = array(USED, 2)).accepted();

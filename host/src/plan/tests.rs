@@ -103,6 +103,7 @@ fn a_plain_problem() {
         dims: [128, seqlen, heads, 2],
         strides_bytes: [heads * 256, 256, seqlen * heads * 256],
         box_dims: [64, rows, 1, 1],
+        packing: None,
     };
     assert_eq!(plan.maps, [Some(map(Q, 300, 6, rows)), Some(map(K, 500, 2, keys)), Some(map(V, 500, 2, keys)), Some(map(O, 300, 6, rows))]);
 }

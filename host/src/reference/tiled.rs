@@ -38,7 +38,7 @@ use super::rows::{self, Attention, Row};
 use crate::Element;
 use crate::Error;
 use hopper_attention_kernels::config::{
-    self, MAX_SUM, ROUND_FIRST, TileConfig, WARPGROUP_ROWS, custom_config, forward_config, general_config,
+    self, MAX_SUM, ROUND_FIRST, TileConfig, WARPGROUP_ROWS, config_of_lengths, custom_config, general_config,
 };
 use hopper_attention_kernels::key_range::{Window, key_range};
 use hopper_attention_kernels::params::MAX_SEQLEN;
@@ -90,7 +90,7 @@ pub(super) fn config_of<T: Element>(problem: &Problem<'_, T>) -> Result<TileConf
         Score::Function(_) => custom_config(head_dim.max(head_dim_v)),
         Score::Identity if problem.mask.is_some() => custom_config(head_dim.max(head_dim_v)),
         Score::Identity if has_window || problem.sinks.is_some() => general(config::ScoreFunction::Identity),
-        Score::Identity => forward_config(head_dim, head_dim_v, problem.causal),
+        Score::Identity => config_of_lengths(head_dim, head_dim_v, problem.causal, problem.seqlen_q(), problem.seqlen_k()),
         Score::SoftCap(_) => general(config::ScoreFunction::SoftCap),
         Score::Alibi(_) => general(config::ScoreFunction::Alibi),
     };

@@ -21,15 +21,15 @@
 //! warpgroup sees are passed over like those before them.
 
 use super::score;
-use super::sequence::RowTile;
+use super::sequence::{RowTile, pack_log2, warpgroup_queries};
 use super::softmax::Softmax;
 use super::tiles::TileReader;
 use super::{Cta, Kernel, epilogue, key_range, mask::mask, named_barrier};
-use crate::config::{KV_STAGES, WARPGROUP_ROWS, WARPGROUP_THREADS};
+use crate::config::{KV_STAGES, WARPGROUP_THREADS};
 use crate::function::{Head, MaskMod, ScoreMod};
 use crate::key_range::KeyRange;
 use crate::layout::descriptor::{self, SWIZZLE_ATOM_BYTES};
-use crate::layout::fragment;
+use crate::layout::fragment::{self, ROW_STEP, ROWS_PER_THREAD};
 use crate::layout::smem::{Q_PANEL_BYTES, SmemLayout, kv_panel_bytes};
 use crate::layout::swizzle::ROW_BYTES;
 use crate::pipeline::{PipelineState, Ring};
@@ -52,9 +52,9 @@ pub(super) struct Consumer<'a, K: Kernel, const Q_STAGES: u32> {
 /// A row tile on its way: P of the last key tile, and O of those before it.
 pub(super) struct Work<K: Kernel> {
     pub(super) tile: RowTile,
-    /// First query row of the warpgroup; see [`Consumer::first_row`].
+    /// First query of the warpgroup; see [`Consumer::first_row`].
     first_row: u32,
-    /// This thread's first query row; see [`Consumer::row`].
+    /// The query of this thread's first row; see [`Consumer::queries`].
     row: u32,
     pub(super) softmax: Softmax,
     pub(super) acc_o: K::Output,
@@ -75,6 +75,17 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
             k_state: PipelineState::START,
             v_state: PipelineState::START,
             kernel: core::marker::PhantomData,
+        }
+    }
+
+    /// The ring of this warpgroup's Q; a general kernel has no register to keep its address in.
+    #[inline(always)]
+    fn q_ring(&self) -> Ring<Q_STAGES> {
+        if K::GENERAL {
+            let smem = SmemLayout::new(K::TILE, register::unknown_shared(self.cta.smem.q));
+            Ring::new(smem.q_ring(self.warpgroup_idx))
+        } else {
+            self.q_ring
         }
     }
 
@@ -115,7 +126,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// As [`Consumer::run`].
     #[inline(always)]
     unsafe fn compute_tile(&mut self, tile: RowTile, is_first: bool) {
-        let first_row = tile.first_row::<K>() + self.warpgroup_idx * WARPGROUP_ROWS;
+        let first_row = tile.first_row::<K>() + self.warpgroup_idx * warpgroup_queries::<K>(self.cta);
         let mut work = Work::<K> {
             tile,
             first_row,
@@ -133,7 +144,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         // SAFETY: scope: the whole warpgroup, as promised. Protocol: producers and consumers agree on the tiles, so every stage that is waited
         // for is filled, and every one that is filled is released, in the order of filling.
         unsafe {
-            self.q_ring.consumer_wait(self.q_state);
+            self.q_ring().consumer_wait(self.q_state);
             let mut n_block = visited.end;
             while (K::TILE.causal || K::GENERAL) && n_block > own.end.max(visited.begin) {
                 n_block -= 1;
@@ -175,9 +186,9 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         let uniform = |word| if K::GENERAL { unsafe { warp::broadcast(word) } } else { word };
         let (seqlen_q, seqlen_k) = (uniform(tile.seqlen_q::<K>(self.cta)), uniform(tile.seqlen_k::<K>(self.cta)));
         let first_row = uniform(tile.first_row::<K>());
-        let visited = key_range::<K>(self.cta, tile, first_row, K::TILE.tile_m, seqlen_q, seqlen_k);
-        let own_row = first_row + self.warpgroup_idx * WARPGROUP_ROWS;
-        let own = key_range::<K>(self.cta, tile, own_row, WARPGROUP_ROWS, seqlen_q, seqlen_k);
+        let rows = warpgroup_queries::<K>(self.cta);
+        let visited = key_range::<K>(self.cta, tile, first_row, K::TILE.math_warpgroups() * rows, seqlen_q, seqlen_k);
+        let own = key_range::<K>(self.cta, tile, first_row + self.warpgroup_idx * rows, rows, seqlen_q, seqlen_k);
         if K::Mask::IS_OPEN {
             return (visited, own);
         }
@@ -191,16 +202,28 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         (agreed(visited), agreed(own.within(visited)))
     }
 
-    /// First query row of the warpgroup; a general kernel has no register to keep it in.
+    /// First query of the warpgroup; a general kernel has no register to keep it in.
     #[inline(always)]
     pub(super) fn first_row(&self, work: &Work<K>) -> u32 {
-        if K::GENERAL { work.tile.first_row::<K>() + self.warpgroup_idx * WARPGROUP_ROWS } else { work.first_row }
+        if K::GENERAL { work.tile.first_row::<K>() + self.warpgroup_idx * warpgroup_queries::<K>(self.cta) } else { work.first_row }
     }
 
-    /// This thread's first query row; likewise.
+    /// The queries of this thread's rows; likewise.
     #[inline(always)]
-    pub(super) fn row(&self, work: &Work<K>) -> u32 {
-        if K::GENERAL { self.first_row(work) + fragment::first_row(self.warp_in_group, self.lane_idx) } else { work.row }
+    pub(super) fn queries(&self, work: &Work<K>) -> [u32; ROWS_PER_THREAD] {
+        if K::GENERAL {
+            let (first_row, pack_log2) = (work.tile.first_row::<K>(), pack_log2::<K>(self.cta));
+            self.tile_rows().map(|row| first_row + (row >> pack_log2))
+        } else {
+            [work.row, work.row + ROW_STEP]
+        }
+    }
+
+    /// This thread's rows within the row tile.
+    #[inline(always)]
+    pub(super) fn tile_rows(&self) -> [u32; ROWS_PER_THREAD] {
+        let row = fragment::first_row(4 * self.warpgroup_idx + self.warp_in_group, self.lane_idx);
+        [row, row + ROW_STEP]
     }
 
     /// The key tiles that this warpgroup's rows see under a window, from the one before `n_block` down, and those after them that only other
@@ -272,7 +295,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
             self.k_state.advance();
             self.release_previous_q(is_first);
             self.apply_score::<true>(work, &mut acc_s, n_block);
-            mask::<K>(&mut acc_s, self.cta, &work.tile, n_block, self.row(work), self.lane_idx);
+            mask::<K>(&mut acc_s, self.cta, &work.tile, n_block, self.queries(work), self.lane_idx);
             work.softmax.begin::<K>(&acc_s, &mut work.p, self.cta.params.softmax_scale_log2);
         }
     }
@@ -301,7 +324,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
             self.k_state.advance();
             self.apply_score::<MASKED>(work, &mut acc_s, n_block);
             if MASKED {
-                mask::<K>(&mut acc_s, self.cta, &work.tile, n_block, self.row(work), self.lane_idx);
+                mask::<K>(&mut acc_s, self.cta, &work.tile, n_block, self.queries(work), self.lane_idx);
             }
             wgmma::wait_group::<0>();
             work.acc_o.pin();
@@ -340,7 +363,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     #[inline(always)]
     fn apply_score<const MASKED: bool>(&self, work: &Work<K>, acc_s: &mut K::Scores, n_block: u32) {
         if !K::Score::IS_IDENTITY {
-            score::apply::<K, MASKED>(self.cta, work.score, acc_s, &work.tile, n_block, self.row(work), self.lane_idx);
+            score::apply::<K, MASKED>(self.cta, work.score, acc_s, &work.tile, n_block, self.queries(work)[0], self.lane_idx);
         }
     }
 
@@ -443,12 +466,14 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// As [`Consumer::run`]; the store was started by this warpgroup, whose reads of Q are complete.
     #[inline(always)]
     unsafe fn release_q(&self, state: PipelineState<Q_STAGES>) {
-        if self.warp_in_group == 0 {
+        // A general kernel has no register to keep it in.
+        let warp_in_group = if K::GENERAL { register::thread_idx() / 32 % 4 } else { self.warp_in_group };
+        if warp_in_group == 0 {
             // SAFETY: scope: lane 0 of warp 0 started the store; the other lanes have no bulk group to wait for. Protocol: the warpgroup's one
             // arrival for this stage. Proxy: the next to write there is TMA; the ordinary writes of O came before the store, behind a fence.
             unsafe {
                 tma::wait_group_read();
-                self.q_ring.consumer_release(state, self.lane_idx);
+                self.q_ring().consumer_release(state, self.lane_idx);
             }
         }
     }

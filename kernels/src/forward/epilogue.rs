@@ -9,10 +9,10 @@
 //! ```
 
 use super::consumer::{Consumer, Work};
-use super::sequence::Operand;
+use super::sequence::{Operand, head_of};
 use super::{Kernel, named_barrier};
 use crate::config::{PANEL_COLUMNS, WARPGROUP_THREADS};
-use crate::layout::fragment::{ROW_STEP, ROWS_PER_THREAD, row_of};
+use crate::layout::fragment::{ROWS_PER_THREAD, row_of};
 use crate::layout::smem::Q_PANEL_BYTES;
 use crate::layout::swizzle::{CHUNK_BYTES, chunk_offset};
 use crate::ptx::{barrier, convert, fence, matrix, memory, register, tma};
@@ -41,29 +41,37 @@ pub(super) unsafe fn store<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K
         if consumer.warp_in_group == 0 && consumer.lane_idx == 0 {
             let place = work.tile.place::<K>(consumer.cta, Operand::O);
             for panel in 0..K::TILE.panels_v() {
-                let coordinates = [panel * PANEL_COLUMNS, place.first_row + consumer.first_row(work), place.head, place.last];
-                tma::store_4d(block + panel * Q_PANEL_BYTES, consumer.cta.maps.o, coordinates);
+                let (source, column) = (block + panel * Q_PANEL_BYTES, panel * PANEL_COLUMNS);
+                let row = place.first_row + consumer.first_row(work);
+                if K::GENERAL {
+                    tma::store_5d(source, consumer.cta.maps.o, [column, place.head_in_group, row, place.head, place.last]);
+                } else {
+                    tma::store_4d(source, consumer.cta.maps.o, [column, row, place.head, place.last]);
+                }
             }
             tma::commit_group();
         }
     }
 }
 
-/// The logit that joins the sums of this head's rows, in log2 units; -inf if there is none.
+/// The logits that join the sums of the thread's rows, in log2 units; -inf if there are none.
 ///
 /// # Safety
 /// `features` is as the launch promises.
 #[inline(always)]
-unsafe fn sink_log2<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STAGES>, work: &Work<K>) -> f32 {
+unsafe fn sink_log2<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STAGES>, work: &Work<K>) -> [f32; ROWS_PER_THREAD] {
     if !K::GENERAL {
-        return f32::NEG_INFINITY;
+        return [f32::NEG_INFINITY; ROWS_PER_THREAD];
     }
     let sinks = register::unknown(consumer.cta.features.sinks);
     if sinks == 0 {
-        return f32::NEG_INFINITY;
+        return [f32::NEG_INFINITY; ROWS_PER_THREAD];
     }
+    let last = work.tile.heads_left::<K>(consumer.cta) - 1;
+    // Rows behind the last head are never stored.
+    let heads = consumer.tile_rows().map(|row| work.tile.head_idx::<K>() + head_of::<K>(consumer.cta, row).min(last));
     // SAFETY: address: a number for each head, as promised, and nobody writes them.
-    unsafe { memory::load_global_f32(sinks + 4 * work.tile.head_idx::<K>() as u64) * core::f32::consts::LOG2_E }
+    heads.map(|head_idx| unsafe { memory::load_global_f32(sinks + 4 * head_idx as u64) * core::f32::consts::LOG2_E })
 }
 
 /// Writes O, normalised and rounded, into the warpgroup's block of swizzled panels.
@@ -110,10 +118,11 @@ unsafe fn store_lse<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STA
         return;
     }
     let first = work.tile.first_lse::<K>(consumer.cta);
+    let (queries, rows) = (consumer.queries(work), consumer.tile_rows());
     for i in 0..ROWS_PER_THREAD {
-        let row = consumer.row(work) + ROW_STEP * i as u32;
-        if row < work.tile.seqlen_q::<K>(consumer.cta) {
-            let index = first + row as u64;
+        let head = head_of::<K>(consumer.cta, rows[i]);
+        if queries[i] < work.tile.seqlen_q::<K>(consumer.cta) && head < work.tile.heads_left::<K>(consumer.cta) {
+            let index = first + head as u64 * work.tile.lse_head_stride::<K>(consumer.cta) + queries[i] as u64;
             // SAFETY: address: there is room for [batch, num_heads, seqlen_q] numbers, and one lane of the grid has this row.
             unsafe { memory::store_global_f32(lse_address + 4 * index, lse[i]) };
         }

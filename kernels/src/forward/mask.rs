@@ -12,13 +12,21 @@ use crate::function::MaskMod;
 use crate::layout::fragment::{ROW_STEP, ROWS_PER_THREAD, column_of, first_column, row_of};
 use crate::ptx::wgmma::Accumulator;
 
-/// Masks the scores of key tile `n_block` in a thread whose first row is query row `row`.
+/// Masks the scores of key tile `n_block` in a thread whose rows are those of these `queries`.
 #[inline(always)]
-pub(super) fn mask<K: Kernel>(acc_s: &mut K::Scores, cta: &Cta<K::Args>, tile: &RowTile, n_block: u32, row: u32, lane_idx: u32) {
+pub(super) fn mask<K: Kernel>(
+    acc_s: &mut K::Scores,
+    cta: &Cta<K::Args>,
+    tile: &RowTile,
+    n_block: u32,
+    queries: [u32; ROWS_PER_THREAD],
+    lane_idx: u32,
+) {
     if K::GENERAL {
-        mask_window::<K>(acc_s, cta, tile, n_block, row, lane_idx);
-        return mask_by_function::<K>(acc_s, cta, tile, n_block, row, lane_idx);
+        mask_window::<K>(acc_s, cta, tile, n_block, queries, lane_idx);
+        return mask_by_function::<K>(acc_s, cta, tile, n_block, queries[0], lane_idx);
     }
+    let row = queries[0];
     let params = cta.params;
     // Columns from the thread's first one on that a row still sees; signed, since a row may see none of the tile.
     let first_key = (n_block * K::TILE.tile_n + first_column(lane_idx)) as i32;
@@ -37,7 +45,14 @@ pub(super) fn mask<K: Kernel>(acc_s: &mut K::Scores, cta: &Cta<K::Args>, tile: &
 
 /// The same under a window: a row sees the keys from one on and before another.
 #[inline(always)]
-fn mask_window<K: Kernel>(acc_s: &mut K::Scores, cta: &Cta<K::Args>, tile: &RowTile, n_block: u32, row: u32, lane_idx: u32) {
+fn mask_window<K: Kernel>(
+    acc_s: &mut K::Scores,
+    cta: &Cta<K::Args>,
+    tile: &RowTile,
+    n_block: u32,
+    queries: [u32; ROWS_PER_THREAD],
+    lane_idx: u32,
+) {
     let window = window::<K>(cta);
     let (seqlen_q, seqlen_k) = (tile.seqlen_q::<K>(cta), tile.seqlen_k::<K>(cta));
     let first_key = n_block * K::TILE.tile_n + first_column(lane_idx);
@@ -46,7 +61,7 @@ fn mask_window<K: Kernel>(acc_s: &mut K::Scores, cta: &Cta<K::Args>, tile: &RowT
     let mut first = [0; ROWS_PER_THREAD];
     let mut count = [0; ROWS_PER_THREAD];
     for i in 0..ROWS_PER_THREAD {
-        let (begin, end) = window.keys(row + ROW_STEP * i as u32, seqlen_q, seqlen_k);
+        let (begin, end) = window.keys(queries[i], seqlen_q, seqlen_k);
         first[i] = begin.wrapping_sub(first_key);
         count[i] = end.saturating_sub(begin);
     }

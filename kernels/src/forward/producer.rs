@@ -12,10 +12,10 @@
 //!
 //! With one Q stage the first two K tiles go before Q: the previous tile's O is still leaving Q's place, while K's stages are free already.
 
-use super::sequence::{Operand, Place, RowTile};
+use super::sequence::{Operand, Place, RowTile, warpgroup_queries};
 use super::tiles::{TileReader, TileWriter};
 use super::{Cta, Kernel, key_range};
-use crate::config::{KV_STAGES, PANEL_COLUMNS, WARPGROUP_ROWS};
+use crate::config::{KV_STAGES, PANEL_COLUMNS};
 use crate::layout::smem::{Q_PANEL_BYTES, kv_panel_bytes};
 use crate::pipeline::{PipelineState, Ring};
 use crate::ptx::tma;
@@ -72,7 +72,7 @@ pub(super) unsafe fn load_v<K: Kernel>(cta: &Cta<K::Args>) {
 unsafe fn load_q<K: Kernel, const Q_STAGES: u32>(cta: &Cta<K::Args>, tile: &RowTile, state: PipelineState<Q_STAGES>) {
     let place = tile.place::<K>(cta, Operand::Q);
     for warpgroup_idx in 0..K::TILE.math_warpgroups() {
-        let row = place.first_row + tile.first_row::<K>() + warpgroup_idx * WARPGROUP_ROWS;
+        let row = place.first_row + tile.first_row::<K>() + warpgroup_idx * warpgroup_queries::<K>(cta);
         // SAFETY: protocol: the rings' one producer, as promised; the boxes announced are the boxes loaded. Address: panels on 1024 bytes
         // (layout/smem.rs) of the stage acquired. Proxy: wgmma read Q there; O's ordinary writes came before a fence, a barrier, and the
         // store whose reads the release waited for.
@@ -80,7 +80,12 @@ unsafe fn load_q<K: Kernel, const Q_STAGES: u32>(cta: &Cta<K::Args>, tile: &RowT
             let barrier = cta.q_ring::<Q_STAGES>(warpgroup_idx).producer_acquire_for(state, K::TILE.q_warpgroup_bytes());
             let block = cta.smem.q_block(K::TILE, state.stage, warpgroup_idx);
             for panel in 0..K::TILE.panels() {
-                tma::load_4d(block + panel * Q_PANEL_BYTES, cta.maps.q, barrier, [panel * PANEL_COLUMNS, row, place.head, place.last]);
+                let (destination, column) = (block + panel * Q_PANEL_BYTES, panel * PANEL_COLUMNS);
+                if K::GENERAL {
+                    tma::load_5d(destination, cta.maps.q, barrier, [column, place.head_in_group, row, place.head, place.last]);
+                } else {
+                    tma::load_4d(destination, cta.maps.q, barrier, [column, row, place.head, place.last]);
+                }
             }
         }
     }
@@ -97,7 +102,8 @@ impl KeyTiles {
     /// All that `tile` visits.
     #[inline(always)]
     fn of<K: Kernel>(cta: &Cta<K::Args>, tile: &RowTile, operand: Operand) -> Self {
-        let range = key_range::<K>(cta, tile, tile.first_row::<K>(), K::TILE.tile_m, tile.seqlen_q::<K>(cta), tile.seqlen_k::<K>(cta));
+        let rows = K::TILE.math_warpgroups() * warpgroup_queries::<K>(cta);
+        let range = key_range::<K>(cta, tile, tile.first_row::<K>(), rows, tile.seqlen_q::<K>(cta), tile.seqlen_k::<K>(cta));
         Self { n_block_begin: range.begin, n_block_end: range.end, place: tile.place::<K>(cta, operand) }
     }
 }

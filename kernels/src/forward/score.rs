@@ -17,6 +17,8 @@ use crate::ptx::{math, memory};
 pub struct SoftCap;
 
 impl<Args> ScoreMod<Args> for SoftCap {
+    const IS_OF_SCORE_ALONE: bool = true;
+
     #[inline(always)]
     unsafe fn of_head(_: &Args, _: Head) -> Self {
         Self

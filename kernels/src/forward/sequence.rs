@@ -14,11 +14,17 @@
 //!
 //! A packed tensor's row tiles are numbered in slots, sequence `b`'s from `cu_seqlens[b] / tile_m + b` on, which is enough for its tiles whatever
 //! the lengths are. So the host, which does not know them, can count the slots, and the kernel finds a slot's sequence by bisection.
+//!
+//! Where queries are few, several query heads of one key head share a row tile of a general kernel (`FeatureParams::pack_log2`): it has
+//! `tile_m / 2^pack_log2` queries, a number that then stands for `tile_m` above, of `2^pack_log2` heads. The maps of Q and O have heads as their
+//! second dimension, so that TMA lays the heads of a query side by side, and takes O back in the same order; what lies behind the last head of
+//! the key head, as behind the last query, is out of bounds.
 
 use super::{Cta, Kernel};
-use crate::function::Head;
-use crate::layout::smem::WORD_BYTES;
-use crate::params::{CoordinateSteps, FeatureParams, Lengths};
+use crate::config::WARPGROUP_ROWS;
+use crate::function::{Head, MaskMod, ScoreMod};
+use crate::layout::smem::{ROW_TILE_BYTES, WORD_BYTES};
+use crate::params::{CoordinateSteps, Lengths, MAX_PACK_LOG2};
 use crate::ptx::{memory, register};
 use crate::schedule::Tile;
 
@@ -38,13 +44,17 @@ pub(super) struct RowTile {
 enum Word {
     /// Batch entry, or [`NO_TILE`].
     Batch,
+    /// The first query head.
     Head,
-    Block,
+    KeyHead,
+    FirstQuery,
     QueryStart,
     Queries,
     KeyStart,
     Keys,
 }
+
+const _: () = assert!((Word::Keys as u32 + 1) * WORD_BYTES <= ROW_TILE_BYTES);
 
 /// Stands in the place of the batch index behind the last tile.
 const NO_TILE: u32 = u32::MAX;
@@ -57,7 +67,7 @@ struct Sequence {
     len: u32,
 }
 
-/// The tensors, as [`FeatureParams::batch_rows`] numbers them.
+/// The tensors, as [`FeatureParams::batch_rows`](crate::params::FeatureParams::batch_rows) numbers them.
 #[derive(Clone, Copy)]
 pub(super) enum Operand {
     Q,
@@ -69,9 +79,11 @@ pub(super) enum Operand {
 /// Where TMA finds a head of a sequence.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
-    /// The second coordinate, of the sequence's first row.
+    /// The coordinate before that of the rows; not there in maps of four dimensions.
+    pub head_in_group: u32,
+    /// The coordinate of the sequence's first row.
     pub first_row: u32,
-    /// The third coordinate.
+    /// The coordinate behind that of the rows.
     pub head: u32,
     /// The last coordinate.
     pub last: u32,
@@ -87,25 +99,27 @@ impl RowTile {
     /// Writes the row tile of `tile`, a slot if Q is packed, to the record; whether it has any rows.
     ///
     /// # Safety
-    /// `cta.features` is as [`FeatureParams`] describes it. Nobody else accesses the record.
+    /// `cta.features` is as [`FeatureParams`](crate::params::FeatureParams) describes it. Nobody else accesses the record.
     #[inline(always)]
     pub unsafe fn write<K: Kernel>(cta: &Cta<K::Args>, tile: Tile, record: u32) -> bool {
         let (params, features) = (cta.params, cta.features);
         // SAFETY: as promised; the batch index is below `features.batch`.
         unsafe {
             let Tile { m_block, head_idx, batch_idx } =
-                if register::unknown(features.q.cu_seqlens) == 0 { tile } else { sequence_of_slot::<K>(features, tile) };
+                if register::unknown(features.q.cu_seqlens) == 0 { tile } else { sequence_of_slot::<K>(cta, tile) };
             let q = Sequence::of(&features.q, batch_idx, params.seqlen_q);
             let k = Sequence::of(&features.k, batch_idx, params.seqlen_k);
+            let (head_idx_k, head_tile) = features.head_tiles.div_rem(head_idx);
             store(record, Word::Batch, batch_idx);
-            store(record, Word::Head, head_idx);
-            store(record, Word::Block, m_block);
+            store(record, Word::Head, head_idx_k * params.heads_per_kv.divisor() + (head_tile << pack_log2::<K>(cta)));
+            store(record, Word::KeyHead, head_idx_k);
+            store(record, Word::FirstQuery, m_block.wrapping_mul(K::TILE.math_warpgroups() * warpgroup_queries::<K>(cta)));
             store(record, Word::QueryStart, q.start);
             store(record, Word::Queries, q.len);
             store(record, Word::KeyStart, k.start);
             store(record, Word::Keys, k.len);
             // Not by a product, which might wrap round: a slot's number is arbitrary where cu_seqlens are not as they should be.
-            m_block < q.len.div_ceil(K::TILE.tile_m)
+            q.len > 0 && m_block <= whole_tiles::<K>(cta, q.len - 1)
         }
     }
 
@@ -139,10 +153,22 @@ impl RowTile {
         unsafe { load(self.record, word) }
     }
 
-    /// Query head.
+    /// Query head, the first if there are several.
     #[inline(always)]
     pub fn head_idx<K: Kernel>(&self) -> u32 {
         if K::GENERAL { self.word(Word::Head) } else { self.tile.head_idx }
+    }
+
+    /// How many query heads of the key head there are from that one on: those of this tile, and perhaps more.
+    #[inline(always)]
+    pub fn heads_left<K: Kernel>(&self, cta: &Cta<K::Args>) -> u32 {
+        if packs_heads::<K>() { (self.key_head::<K>(cta) + 1) * cta.params.heads_per_kv.divisor() - self.head_idx::<K>() } else { 1 }
+    }
+
+    /// Key head.
+    #[inline(always)]
+    fn key_head<K: Kernel>(&self, cta: &Cta<K::Args>) -> u32 {
+        if K::GENERAL { self.word(Word::KeyHead) } else { cta.params.heads_per_kv.div_rem(self.tile.head_idx).0 }
     }
 
     #[inline(always)]
@@ -150,11 +176,10 @@ impl RowTile {
         if K::GENERAL { self.word(Word::Batch) } else { self.tile.batch_idx }
     }
 
-    /// First query row of the CTA.
+    /// First query of the CTA.
     #[inline(always)]
     pub fn first_row<K: Kernel>(&self) -> u32 {
-        let m_block = if K::GENERAL { self.word(Word::Block) } else { self.tile.m_block };
-        m_block * K::TILE.tile_m
+        if K::GENERAL { self.word(Word::FirstQuery) } else { self.tile.m_block * K::TILE.tile_m }
     }
 
     /// Queries of the sequence.
@@ -193,20 +218,26 @@ impl RowTile {
         };
         let head_idx = match operand {
             Operand::Q | Operand::O => self.head_idx::<K>(),
-            Operand::K | Operand::V => params.heads_per_kv.div_rem(self.head_idx::<K>()).0,
+            Operand::K | Operand::V => self.key_head::<K>(cta),
         };
-        let head = head_idx * steps.head;
+        let (head, head_in_group) = match operand {
+            Operand::Q | Operand::O if pack_log2::<K>(cta) != 0 => {
+                let head_idx_k = self.key_head::<K>(cta);
+                (head_idx_k, head_idx - head_idx_k * params.heads_per_kv.divisor())
+            }
+            _ => (head_idx * steps.head, 0),
+        };
         if K::GENERAL && register::unknown(lengths.cu_seqlens | lengths.seqused) != 0 {
             let batch_rows = features.batch_rows[operand as usize];
             let start = if register::unknown(lengths.cu_seqlens) == 0 { self.batch_idx::<K>() * batch_rows } else { self.word(start) };
             let len = self.word(len);
-            Place { first_row: lengths.rows - len, head, last: start + len }
+            Place { head_in_group, first_row: lengths.rows - len, head, last: start + len }
         } else {
-            Place { first_row: 0, head, last: self.batch_idx::<K>() * steps.batch }
+            Place { head_in_group, first_row: 0, head, last: self.batch_idx::<K>() * steps.batch }
         }
     }
 
-    /// Which number of the LSE is that of the sequence's first row.
+    /// Which number of the LSE is that of the sequence's first query, in the tile's first head.
     #[inline(always)]
     pub fn first_lse<K: Kernel>(&self, cta: &Cta<K::Args>) -> u64 {
         let params = cta.params;
@@ -216,6 +247,43 @@ impl RowTile {
         let head = self.batch_idx::<K>() as u64 * params.num_heads as u64 + self.head_idx::<K>() as u64;
         head * params.seqlen_q as u64
     }
+
+    /// From one head's numbers of the LSE to the next one's.
+    #[inline(always)]
+    pub fn lse_head_stride<K: Kernel>(&self, cta: &Cta<K::Args>) -> u64 {
+        let is_packed = K::GENERAL && register::unknown(cta.features.q.cu_seqlens) != 0;
+        (if is_packed { cta.features.q.rows } else { cta.params.seqlen_q }) as u64
+    }
+}
+
+/// Whether query heads may share a row tile: where no function is told which head a row is of.
+#[inline(always)]
+const fn packs_heads<K: Kernel>() -> bool {
+    K::GENERAL && K::Score::IS_OF_SCORE_ALONE && K::Mask::IS_OPEN
+}
+
+/// log2 of how many query heads share a row tile.
+#[inline(always)]
+pub(super) fn pack_log2<K: Kernel>(cta: &Cta<K::Args>) -> u32 {
+    if packs_heads::<K>() { register::unknown_shared(cta.features.pack_log2) } else { 0 }
+}
+
+/// Queries of a math warpgroup's 64 rows.
+#[inline(always)]
+pub(super) fn warpgroup_queries<K: Kernel>(cta: &Cta<K::Args>) -> u32 {
+    WARPGROUP_ROWS >> pack_log2::<K>(cta)
+}
+
+/// Which of the heads that share a row tile a warpgroup's row `row` belongs to.
+#[inline(always)]
+pub(super) fn head_of<K: Kernel>(cta: &Cta<K::Args>, row: u32) -> u32 {
+    row & ((1 << pack_log2::<K>(cta)) - 1)
+}
+
+/// How many row tiles `queries` fill.
+#[inline(always)]
+fn whole_tiles<K: Kernel>(cta: &Cta<K::Args>, queries: u32) -> u32 {
+    (queries >> (MAX_PACK_LOG2 - pack_log2::<K>(cta))) / K::TILE.math_warpgroups()
 }
 
 /// # Safety
@@ -262,12 +330,12 @@ impl Sequence {
 /// The sequence and the row tile within it that a packed Q's slot stands for; the slot is in `tile.m_block`.
 ///
 /// # Safety
-/// `features.q` is packed, and as [`FeatureParams`] describes it.
+/// `cta.features.q` is packed, and as [`FeatureParams`](crate::params::FeatureParams) describes it.
 #[inline(always)]
-unsafe fn sequence_of_slot<K: Kernel>(features: &FeatureParams, tile: Tile) -> Tile {
-    let slot = tile.m_block;
+unsafe fn sequence_of_slot<K: Kernel>(cta: &Cta<K::Args>, tile: Tile) -> Tile {
+    let (features, slot) = (cta.features, tile.m_block);
     // SAFETY: address: `batch_idx` is at most `features.batch`.
-    let first_slot = |batch_idx: u32| unsafe { bound(&features.q, batch_idx) } / K::TILE.tile_m + batch_idx;
+    let first_slot = |batch_idx: u32| whole_tiles::<K>(cta, unsafe { bound(&features.q, batch_idx) }) + batch_idx;
     // The last sequence whose slots begin at or before this one: it ends for any contents of cu_seqlens.
     let (mut batch_idx, mut end) = (0, features.batch);
     while end - batch_idx > 1 {

@@ -109,19 +109,19 @@ impl Softmax {
     }
 
     /// The reciprocal of each row's sum, 0 for a row that saw nothing, and each row's LSE in natural units. In a general kernel a logit that
-    /// belongs to no key joins the sum: `sink_log2`, -inf for none.
+    /// belongs to no key joins each row's sum: `sink_log2`, -inf for none.
     ///
     /// # Safety
     /// All lanes of the warp are converged.
     #[inline(always)]
-    pub(super) unsafe fn finish<K: Kernel>(&self, sink_log2: f32) -> (Rows, Rows) {
+    pub(super) unsafe fn finish<K: Kernel>(&self, sink_log2: Rows) -> (Rows, Rows) {
         let mut inverse = [0.0; ROWS_PER_THREAD];
         let mut lse = [0.0; ROWS_PER_THREAD];
         for row in 0..ROWS_PER_THREAD {
             // SAFETY: scope: all lanes, as promised.
             let sum = unsafe { quad_reduce(self.row_sum[row], |a, b| a + b) };
             if K::GENERAL {
-                (inverse[row], lse[row]) = with_sink(self.row_max[row], sum, sink_log2);
+                (inverse[row], lse[row]) = with_sink(self.row_max[row], sum, sink_log2[row]);
                 continue;
             }
             inverse[row] = if sum == 0.0 { 0.0 } else { math::reciprocal(sum) };

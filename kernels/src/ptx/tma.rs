@@ -42,6 +42,43 @@ pub unsafe fn store_4d(source: u32, map: u64, coordinates: [u32; 4]) {
     }
 }
 
+/// [`load_4d`] from a 5-D tensor.
+///
+/// # Safety
+/// As [`load_4d`].
+///
+/// # PTX
+/// `cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [destination], [map, {c0, c1, c2, c3, c4}], [barrier];`
+#[inline(always)]
+pub unsafe fn load_5d(destination: u32, map: u64, barrier: u32, coordinates: [u32; 5]) {
+    let [c0, c1, c2, c3, c4] = coordinates;
+    // SAFETY: address, proxy and protocol are the caller's; memory is clobbered, so the copy stays in its place.
+    unsafe {
+        asm!("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes \
+              [{destination}], [{map}, {{{c0}, {c1}, {c2}, {c3}, {c4}}}], [{barrier}];",
+             destination = in(reg32) destination, map = in(reg64) map, barrier = in(reg32) barrier,
+             c0 = in(reg32) c0, c1 = in(reg32) c1, c2 = in(reg32) c2, c3 = in(reg32) c3, c4 = in(reg32) c4, options(nostack));
+    }
+}
+
+/// [`store_4d`] into a 5-D tensor.
+///
+/// # Safety
+/// As [`store_4d`].
+///
+/// # PTX
+/// `cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [map, {c0, c1, c2, c3, c4}], [source];`
+#[inline(always)]
+pub unsafe fn store_5d(source: u32, map: u64, coordinates: [u32; 5]) {
+    let [c0, c1, c2, c3, c4] = coordinates;
+    // SAFETY: address, proxy and lifetime are the caller's; memory is clobbered, so the copy stays in its place.
+    unsafe {
+        asm!("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [{map}, {{{c0}, {c1}, {c2}, {c3}, {c4}}}], [{source}];",
+             source = in(reg32) source, map = in(reg64) map,
+             c0 = in(reg32) c0, c1 = in(reg32) c1, c2 = in(reg32) c2, c3 = in(reg32) c3, c4 = in(reg32) c4, options(nostack));
+    }
+}
+
 /// Closes this thread's open bulk group.
 ///
 /// # Safety

@@ -114,6 +114,16 @@ impl<T: TestElement> RaggedProblem<T> {
         self.outputs()
     }
 
+    /// The same by a call for each query head, and for each batch entry of padded queries, into the same memory.
+    pub fn run_heads_alone(&self, stream: &Stream) -> Result<Vec<Output<T>>, Failure> {
+        for call in self.call.heads_alone()? {
+            // SAFETY: as in `enqueue`; each call reads and writes part of what the whole one does.
+            unsafe { call.enqueue(stream) }?;
+        }
+        stream.wait(|| self.ragged.text())?;
+        self.outputs()
+    }
+
     /// Poisons the output once more.
     pub fn poison_output(&self) -> Result<(), Failure> {
         self.output.poison()

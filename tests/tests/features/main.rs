@@ -5,6 +5,7 @@ mod combine;
 mod custom;
 mod graphs;
 mod head_dims;
+mod packed_heads;
 mod refusals;
 mod repeats;
 mod safe_api;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
             combine::tests(),
             custom::tests(),
             graphs::tests(),
+            packed_heads::tests(),
             refusals::tests(),
             repeats::tests(),
         ];
