@@ -11,6 +11,9 @@ fn the_environment_names_a_folder_of_ptx() {
     std::fs::create_dir_all(&folder).unwrap();
     let ptx = |head_dim: u32| folder.join(format!("flash_fwd_hdim{head_dim}_f16_sm90.ptx"));
     std::fs::write(ptx(64), ".version 8.0\n.target sm_90a\n.visible .entry from_the_folder()\n").unwrap();
+    // A plain kernel is prepared together with the general one.
+    let general = folder.join("flash_fwd_hdim64_f16_general_sm90.ptx");
+    std::fs::write(general, ".version 8.0\n.target sm_90a\n.visible .entry from_there_too()\n").unwrap();
     std::fs::write(ptx(128), ".version 8.0\n\0\n").unwrap();
     // SAFETY: no other thread of this process reads or writes the environment.
     unsafe { std::env::set_var("HOPPER_ATTENTION_PTX_DIR", &folder) };
@@ -19,7 +22,10 @@ fn the_environment_names_a_folder_of_ptx() {
 
     script.new_context();
     prepare(64, DType::F16).unwrap();
-    assert!(script.calls().contains(&"cuModuleLoadDataEx from_the_folder".to_owned()));
+    let calls = script.calls();
+    for entry in ["from_the_folder", "from_there_too"] {
+        assert!(calls.contains(&format!("cuModuleLoadDataEx {entry}")), "{calls:?}");
+    }
     let error = prepare(64, DType::Bf16).unwrap_err();
     assert!(matches!(&error, Error::PtxFile { path, .. } if path.starts_with(&folder)), "{error}");
     assert!(error.to_string().contains("flash_fwd_hdim64_bf16_sm90.ptx"), "{error}");

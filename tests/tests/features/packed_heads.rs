@@ -1,7 +1,8 @@
 //! Few queries, whose heads share row tiles: the same bits as of each head by itself, and right ones.
 
-use crate::HEAD_DIMS;
+use crate::native_head_dims;
 use half::bf16;
+use hopper_attention::HeadDims;
 use hopper_attention_tests::gpu::Stream;
 use hopper_attention_tests::{
     Case, DeviceProblem, DeviceTest, ElementType, Failure, Inputs, Number, Placement, Profile, Ragged, RaggedProblem, Score, Side, Sinks,
@@ -20,17 +21,18 @@ const LOOSE_PADDED: Side = Side { packed: false, ..LOOSE };
 
 pub fn tests() -> Vec<DeviceTest> {
     let mut tests = Vec::new();
-    for (turn, head_dim) in HEAD_DIMS.into_iter().enumerate() {
+    for (turn, head_dims) in native_head_dims().enumerate() {
         for dtype in ElementType::ALL {
             let turn = 2 * turn + usize::from(dtype == ElementType::F16);
-            let name = |what: &str| format!("packed_heads::{what}::hdim{head_dim}_{}", dtype.name());
-            tests.push(DeviceTest::new(name("ratios"), move || ratios(dtype, head_dim, turn)));
-            tests.push(DeviceTest::new(name("ragged"), move || ragged(dtype, head_dim, turn)));
+            let name = |what: &str| format!("packed_heads::{what}::hdim{head_dims}_{}", dtype.name());
+            tests.push(DeviceTest::new(name("ratios"), move || ratios(dtype, head_dims, turn)));
+            tests.push(DeviceTest::new(name("ragged"), move || ragged(dtype, head_dims, turn)));
         }
         for causal in [false, true] {
             let mask = if causal { "causal" } else { "full" };
-            tests.push(DeviceTest::new(format!("packed_heads::of_plain_calls::hdim{head_dim}_{mask}"), move || plain(head_dim, causal)));
-            tests.push(DeviceTest::new(format!("packed_heads::on_many_keys::hdim{head_dim}_{mask}"), move || many_keys(head_dim, causal)));
+            tests.push(DeviceTest::new(format!("packed_heads::of_plain_calls::hdim{head_dims}_{mask}"), move || plain(head_dims, causal)));
+            tests
+                .push(DeviceTest::new(format!("packed_heads::on_many_keys::hdim{head_dims}_{mask}"), move || many_keys(head_dims, causal)));
         }
     }
     tests.push(DeviceTest::new("packed_heads::layouts", layouts));
@@ -95,7 +97,7 @@ fn masked(case: Case, index: usize) -> Case {
 }
 
 /// Every ratio, with as many lengths and masks as are affordable.
-fn ratios(dtype: ElementType, head_dim: usize, turn: usize) -> Result<(), Failure> {
+fn ratios(dtype: ElementType, head_dims: HeadDims, turn: usize) -> Result<(), Failure> {
     let lengths = Profile::get().pick(QUERIES.len(), 1);
     let cases = RATIOS.into_iter().enumerate().flat_map(|(index, ratio)| {
         let heads_k = if ratio < 16 { 2 } else { 1 };
@@ -103,7 +105,7 @@ fn ratios(dtype: ElementType, head_dim: usize, turn: usize) -> Result<(), Failur
             let turn = 5 * turn + index + more;
             // What 16 heads or more leave of a row tile is few queries.
             let queries = if ratio < 16 { QUERIES[turn % QUERIES.len()] } else { QUERIES[turn % 6] };
-            let case = Case::new(dtype, head_dim, queries, KEYS[turn % KEYS.len()]).heads(1 + turn % 2, ratio * heads_k, heads_k);
+            let case = Case::new(dtype, head_dims, queries, KEYS[turn % KEYS.len()]).heads(1 + turn % 2, ratio * heads_k, heads_k);
             masked(case, turn)
         })
     });
@@ -111,12 +113,12 @@ fn ratios(dtype: ElementType, head_dim: usize, turn: usize) -> Result<(), Failur
 }
 
 /// Short sequences among which are longer ones, empty ones, and such without a key.
-fn ragged(dtype: ElementType, head_dim: usize, turn: usize) -> Result<(), Failure> {
+fn ragged(dtype: ElementType, head_dims: HeadDims, turn: usize) -> Result<(), Failure> {
     const LENGTHS: [(usize, usize); 9] = [(1, 40), (3, 129), (0, 5), (17, 64), (5, 0), (2, 200), (0, 0), (33, 70), (70, 80)];
     let sides = [Side::PACKED, LOOSE, LOOSE_PADDED];
     let cases = [4, 7, 3, 16].into_iter().enumerate().map(|(index, ratio)| {
         let turn = turn + index;
-        let case = masked(Case::new(dtype, head_dim, 0, 0).heads(1, 2 * ratio, 2), turn);
+        let case = masked(Case::new(dtype, head_dims, 0, 0).heads(1, 2 * ratio, 2), turn);
         Ragged::new(case, &LENGTHS).sides(sides[turn % 3], sides[(turn + index) % 3])
     });
     all(cases.skip(Profile::get().pick(0, turn % 2)).step_by(Profile::get().pick(1, 2)), ragged_same_as_alone)
@@ -124,18 +126,18 @@ fn ragged(dtype: ElementType, head_dim: usize, turn: usize) -> Result<(), Failur
 
 /// Calls that the plain kernels could serve; a single head has too few tiles to be worth a general one. One more than there are
 /// multiprocessors, so that heads share tiles where both kernels have key tiles of one size.
-fn plain(head_dim: usize, causal: bool) -> Result<(), Failure> {
+fn plain(head_dims: HeadDims, causal: bool) -> Result<(), Failure> {
     let cases = [(5, 70, 17, 8, 1), (1, 130, 1, 136, 17)].map(|(seqlen_q, seqlen_k, batch, heads, heads_k)| {
-        Case::new(ElementType::Bf16, head_dim, seqlen_q, seqlen_k).causal(causal).heads(batch, heads, heads_k)
+        Case::new(ElementType::Bf16, head_dims, seqlen_q, seqlen_k).causal(causal).heads(batch, heads, heads_k)
     });
     let cases = cases.into_iter().skip(Profile::get().pick(0, usize::from(causal))).step_by(Profile::get().pick(1, 2));
     all(cases, same_as_alone)
 }
 
 /// The lengths of which the general kernels take calls whose key tiles are not those of the plain kernels.
-fn many_keys(head_dim: usize, causal: bool) -> Result<(), Failure> {
+fn many_keys(head_dims: HeadDims, causal: bool) -> Result<(), Failure> {
     let cases = [(1, 1100), (33, 1024), (96, 1024), (3, 2000)].map(|(seqlen_q, seqlen_k)| {
-        Case::new(ElementType::F16, head_dim, seqlen_q, seqlen_k).causal(causal).heads(1, 3, 1).judging_pairs(1 << 16)
+        Case::new(ElementType::F16, head_dims, seqlen_q, seqlen_k).causal(causal).heads(1, 3, 1).judging_pairs(1 << 16)
     });
     all(cases.into_iter().skip(Profile::get().pick(0, usize::from(causal))).take(Profile::get().pick(4, 1)), same_as_alone)
 }
@@ -181,9 +183,10 @@ fn ragged_layouts() -> Result<(), Failure> {
 }
 
 fn unequal_head_dims() -> Result<(), Failure> {
-    let cases = [(192, 128), (64, 128), (128, 64), (72, 8)].into_iter().enumerate().map(|(index, (head_dim, head_dim_v))| {
-        masked(Case::new(ElementType::Bf16, head_dim, 6, 140).heads(1, 14, 2).head_dim_v(head_dim_v), index)
-    });
+    let cases = [(192, 128), (64, 128), (128, 64), (72, 8)]
+        .into_iter()
+        .enumerate()
+        .map(|(index, (head_dim, head_dim_v))| masked(Case::new(ElementType::Bf16, (head_dim, head_dim_v), 6, 140).heads(1, 14, 2), index));
     all(cases, same_as_alone)
 }
 
