@@ -161,9 +161,10 @@ fn launch_bounds(entry: &Item) -> Result<u32, Error> {
     Ok(threads)
 }
 
-/// By-value tensor maps must be 64-byte aligned, and rustc cannot say so.
+/// By-value tensor maps, which come first, must be 64-byte aligned, and rustc cannot say so.
 fn raise_alignment(line: &str) -> String {
-    let is_tensor_map = line.contains(".param .align 16 .b8 ") && line.trim_end_matches(',').ends_with("[128]");
+    let is_one_of_four = || ["_param_0[", "_param_1[", "_param_2[", "_param_3["].iter().any(|name| line.contains(name));
+    let is_tensor_map = line.contains(".param .align 16 .b8 ") && line.trim_end_matches(',').ends_with("[128]") && is_one_of_four();
     if is_tensor_map { line.replace(".align 16", ".align 64") } else { line.to_owned() }
 }
 

@@ -83,17 +83,21 @@ impl Toolchain {
     }
 
     /// `program` from PATH, where rustup's proxy looks at the folder, or else the one that `variable` names: cargo sets it for build scripts.
-    fn command(&self, program: &str, variable: &str) -> Command {
+    fn program(program: &str, variable: &str) -> PathBuf {
         let in_path = env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).is_file()));
         let named = || env::var_os(variable).map(PathBuf::from).filter(|path| path.is_file());
-        let program = if in_path { PathBuf::from(program) } else { named().unwrap_or_else(|| PathBuf::from(program)) };
-        let mut command = Command::new(program);
+        if in_path { PathBuf::from(program) } else { named().unwrap_or_else(|| PathBuf::from(program)) }
+    }
+
+    /// That program, in the crate's folder and with what may change its result out of the way.
+    fn command(&self, program: &str, variable: &str) -> Command {
+        let mut command = Command::new(Self::program(program, variable));
         command.current_dir(&self.folder);
         for (name, _) in env::vars_os().filter(|(name, _)| is_removed(name)) {
             command.env_remove(name);
         }
-        // An empty name overrides what the user's configuration says, too.
-        command.env("RUSTC_WRAPPER", "").env("RUSTC_WORKSPACE_WRAPPER", "");
+        // These override what the user's configuration says, too; an empty name is none.
+        command.env("RUSTC", Self::program("rustc", "RUSTC")).env("RUSTC_WRAPPER", "").env("RUSTC_WORKSPACE_WRAPPER", "");
         match &self.name {
             Some(name) => _ = command.env("RUSTUP_TOOLCHAIN", name),
             // Cargo's own environment holds the toolchain of the folder where cargo was started; this folder may pin another.

@@ -145,7 +145,7 @@ impl Attention {
     ///
     /// # Safety
     ///
-    /// `A` is the `args` type that the kernel was defined with, and `args` is what its functions ask for: memory that they read, for instance,
+    /// The kernel is what [`CustomKernel::from_ptx`] describes, `A` is the `args` type that it was defined with, and `args` is what its functions ask for: memory that they read, for instance,
     /// is allocated, of the current context, and written by nobody until this returns.
     pub unsafe fn forward_custom<'a, T: Element, A: Copy>(
         &self,

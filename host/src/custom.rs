@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hopper_attention_kernels::config::{MAX_SMEM_BYTES, TileConfig, custom_config};
-use hopper_attention_kernels::params::VERSION;
+use hopper_attention_kernels::params::{FeatureParams, ForwardParams, INTERFACE, TensorMap, VERSION};
 
 use crate::context::Context;
 use crate::{DType, Error};
@@ -48,7 +48,7 @@ struct Facts {
 }
 
 impl CustomKernel {
-    /// The kernel of a PTX file's text.
+    /// The kernel of a PTX file's text, as `hopper-attention-builder` made it of a `forward_kernel!` of this version; a launch relies on its being that.
     ///
     /// # Errors
     ///
@@ -131,6 +131,23 @@ impl<'a> Custom<'a> {
     }
 }
 
+/// Bytes of what each kernel takes: four tensor maps and two structs.
+const GENERAL_PARAMETERS: [usize; 6] = {
+    let map = size_of::<TensorMap>();
+    [map, map, map, map, size_of::<ForwardParams>(), size_of::<FeatureParams>()]
+};
+
+/// Bytes of each parameter of a PTX text's one entry: `.param .align 8 .b8 name[96]`, or `.param .b64 name`.
+fn parameters(ptx: &str) -> Option<Vec<usize>> {
+    let declarations = ptx.lines().map(str::trim).filter_map(|line| line.strip_prefix(".param "));
+    let bytes = |declaration: &str| match declaration.trim_end_matches(',').strip_suffix(']') {
+        Some(array) if array.contains(".b8 ") => array.rsplit_once('[')?.1.parse().ok(),
+        Some(_) => None,
+        None => declaration.split(' ').find_map(|word| word.strip_prefix(['.'])?.get(1..)?.parse::<usize>().ok()).map(|bits| bits / 8),
+    };
+    declarations.map(bytes).collect()
+}
+
 impl Facts {
     fn read(ptx: &str) -> Result<Self, Error> {
         let refuse = |value: &str, requirement: &str| Err(Error::invalid("ptx", value, requirement));
@@ -142,13 +159,28 @@ impl Facts {
         let Some(words) = ptx.lines().find_map(|line| line.strip_prefix(FACTS)).map(|facts| facts.split(' ').collect::<Vec<_>>()) else {
             return refuse(entry, "a kernel that forward_kernel! defines and hopper-attention-builder builds: its facts are missing");
         };
-        let [version, "head_dim", head_dim, "tile_n", tile_n, "bf16", bf16, "has_score", has_score, "args_bytes", args_bytes] = words[..]
+        let [
+            version,
+            "interface",
+            interface,
+            "head_dim",
+            head_dim,
+            "tile_n",
+            tile_n,
+            "bf16",
+            bf16,
+            "has_score",
+            has_score,
+            "args_bytes",
+            args_bytes,
+        ] = words[..]
         else {
             return refuse(entry, &format!("a kernel whose facts this version understands, and they are: {}", words.join(" ")));
         };
-        let own = VERSION.map(|number| number.to_string()).join(".");
-        if version != own {
-            return refuse(&format!("{entry}, made with version {version}"), &format!("made with version {own}, that of this library"));
+        let own = (VERSION.map(|number| number.to_string()).join("."), INTERFACE.to_string());
+        if (version, interface) != (&own.0, &own.1) {
+            let requirement = format!("made with version {}, interface {}, those of this library: build it again", own.0, own.1);
+            return refuse(&format!("{entry}, made with version {version}, interface {interface}"), &requirement);
         }
         let flag = |word: &str| ["0", "1"].iter().position(|&flag| flag == word).map(|flag| flag == 1);
         let shape = head_dim.parse().ok().and_then(|head_dim| custom_config(head_dim).filter(|shape| shape.head_dim == head_dim));
@@ -162,6 +194,13 @@ impl Facts {
         ) {
             (Some(config), Some(bf16), Some(has_score), Some(args_bytes)) => {
                 let dtype = if bf16 { DType::Bf16 } else { DType::F16 };
+                let own = [args_bytes].into_iter().filter(|&bytes| bytes > 0);
+                let expected: Vec<usize> = GENERAL_PARAMETERS.into_iter().chain(own).collect();
+                let found = parameters(ptx);
+                if found.as_ref() != Some(&expected) {
+                    let found = found.map_or("parameters of unknown sizes".into(), |found| format!("parameters of {found:?} bytes"));
+                    return refuse(&format!("{entry}, with {found}"), &format!("a kernel with parameters of {expected:?} bytes"));
+                }
                 Ok(Self { entry: entry.to_owned(), config, dtype, has_score, args_bytes })
             }
             _ => refuse(entry, &format!("a kernel with facts that can be, and they are: {}", words.join(" "))),
@@ -174,13 +213,15 @@ mod tests {
     use super::*;
 
     fn ptx(facts: &str) -> String {
-        format!(
-            "// Made by hopper-attention-builder.\n{facts}\n.version 8.3\n.visible .entry mine(\n\t.param .b32 mine_param_0\n)\n{{\n}}\n"
-        )
+        let [map, .., params, features] = GENERAL_PARAMETERS;
+        let sizes = [map, map, map, map, params, features, 24];
+        let array = |(index, bytes)| format!("\t.param .align 8 .b8 mine_param_{index}[{bytes}]");
+        let parameters = sizes.into_iter().enumerate().map(array).collect::<Vec<_>>().join(",\n");
+        format!("// Made by hopper-attention-builder.\n{facts}\n.version 8.3\n.visible .entry mine(\n{parameters}\n)\n{{\n}}\n")
     }
 
     fn line(version: &str) -> String {
-        format!("// attention_kernel {version} head_dim 96 tile_n 96 bf16 0 has_score 1 args_bytes 24")
+        format!("// attention_kernel {version} interface {INTERFACE} head_dim 96 tile_n 96 bf16 0 has_score 1 args_bytes 24")
     }
 
     fn own_version() -> String {
@@ -209,6 +250,10 @@ mod tests {
         refused(&ptx(&good).replace("\n.version", "\n.visible .entry other(\n.version"), "2 entries");
         refused(&ptx(""), "its facts are missing");
         refused(&ptx(&line("0.0.0")), "made with version 0.0.0");
+        refused(&ptx(&good.replace("interface 1", "interface 0")), "interface 0");
+        refused(&ptx(&good).replace("mine_param_6[24]", "mine_param_6[32]"), "32] bytes");
+        refused(&ptx(&good.replace("bytes 24", "bytes 0")), "24] bytes");
+        refused(&ptx(&good).replace(".align 8 .b8 mine_param_6[24]", ".b64 mine_param_6"), "8] bytes");
         refused(&ptx(&good.replace(" args_bytes 24", "")), "facts this version understands");
         for (old, new) in [
             ("head_dim 96", "head_dim 80"),

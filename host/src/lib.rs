@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn what_users_hold_goes_to_any_thread() {
         goes_to_any_thread::<Error>();
-        goes_to_any_thread::<(raw::Tensor4, raw::Lse, raw::Options, raw::Arrays, Layout)>();
+        goes_to_any_thread::<(raw::Tensor4, raw::Lse, raw::Options, raw::Arrays, Layout, HeadDims, CustomKernel)>();
         #[cfg(feature = "cust")]
         {
             goes_to_any_thread::<(Attention, Arrays<'static>, Output<half::f16>, Tensor<half::bf16>)>();

@@ -208,12 +208,12 @@ pub const GENERAL: [TileConfig; 6] = [
     general(256, 128, 64, 1),
 ];
 
-/// Those of them that there are with a score function, too. No model is known that has one and unequal head dims, and each such kernel would
-/// be 0.2 MB more in every program: there the kernels for equal ones serve.
+/// Those of them that there are with a score function, too. No model is known that has one and unequal head dims: there the kernels for equal
+/// ones serve.
 pub const SCORED: [TileConfig; 5] = [GENERAL[0], GENERAL[1], GENERAL[2], GENERAL[4], GENERAL[5]];
 
 /// The shapes of kernels with functions of a user's own (`forward_kernel!`), by head_dim. Functions need registers too: two math warpgroups have
-/// the most, and with these many keys 40 to 70 of a thread's remain for them.
+/// the most, and with these many keys 24 to 80 of a thread's remain for them.
 pub const CUSTOM: [TileConfig; 5] =
     [general(64, 128, 128, 2), general(96, 128, 96, 2), general(128, 128, 96, 2), general(192, 128, 80, 1), general(256, 128, 64, 1)];
 

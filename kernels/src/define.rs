@@ -27,6 +27,7 @@ macro_rules! forward_kernel {
             args: $args,
             score: $score,
             mask: $mask,
+            custom: true,
             parameters: (features: $crate::params::FeatureParams, args: $args),
             features: &features,
             arguments: &args,
@@ -38,10 +39,11 @@ macro_rules! forward_kernel {
                 const { SHAPE.check() };
                 const { assert!(::core::mem::align_of::<$args>() <= 16 && ARGS_BYTES <= $crate::params::MAX_ARGS_BYTES) };
                 ::core::arch::asm!(
-                    "// attention_kernel {major}.{minor}.{patch} head_dim {head_dim} tile_n {tile_n} bf16 {bf16} has_score {has_score} args_bytes {args_bytes}",
+                    "// attention_kernel {major}.{minor}.{patch} interface {interface} head_dim {head_dim} tile_n {tile_n} bf16 {bf16} has_score {has_score} args_bytes {args_bytes}",
                     major = const VERSION[0],
                     minor = const VERSION[1],
                     patch = const VERSION[2],
+                    interface = const $crate::params::INTERFACE,
                     head_dim = const SHAPE.head_dim,
                     tile_n = const SHAPE.tile_n,
                     bf16 = const ($crate::config::DType::$dtype as u32 == $crate::config::DType::Bf16 as u32) as u32,
@@ -59,13 +61,13 @@ macro_rules! forward_kernel {
 #[macro_export]
 macro_rules! forward_entry {
     ($(#[$attribute:meta])* $entry:ident {
-        shape: $shape:expr, dtype: $dtype:ident, args: $args:ty, score: $score:ty, mask: $mask:ty,
+        shape: $shape:expr, dtype: $dtype:ident, args: $args:ty, score: $score:ty, mask: $mask:ty, custom: $custom:literal,
         parameters: ($($parameter:ident: $type:ty),*), features: $features:expr, arguments: $arguments:expr, facts: $facts:block $(,)?
     }) => {
         $(#[$attribute])*
         ///
         /// # Safety
-        /// The launch is that of [`forward`]($crate::forward::forward).
+        /// The launch is that of `hopper_attention_kernels::forward::forward`.
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $entry(
             q: $crate::params::TensorMap,
@@ -85,6 +87,7 @@ macro_rules! forward_entry {
                 type Args = $args;
                 type Score = $score;
                 type Mask = $mask;
+                const CUSTOM: bool = $custom;
             }
             // The maps are used by address only.
             let _ = (q, k, v, o);

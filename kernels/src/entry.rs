@@ -20,6 +20,7 @@ macro_rules! plain_kernels {
                 args: FeatureParams,
                 score: Identity,
                 mask: Open,
+                custom: false,
                 parameters: (),
                 features: &FeatureParams::NONE,
                 arguments: &FeatureParams::NONE,
@@ -41,6 +42,7 @@ macro_rules! general_kernels {
                 args: FeatureParams,
                 score: $score,
                 mask: Open,
+                custom: false,
                 parameters: (features: FeatureParams),
                 features: &features,
                 arguments: &features,
@@ -59,7 +61,7 @@ macro_rules! combine_kernels {
         #[unsafe(no_mangle)]
         #[cfg_attr(feature = "nvvm", nvvm_internal::kernel)]
         pub unsafe extern "ptx-kernel" fn $entry(params: CombineParams) {
-            // SAFETY: the launch's promise, passed on. The comment is read by `cargo xtask ptx`.
+            // SAFETY: the launch's promise, passed on. The comment is read by the builder.
             unsafe {
                 asm!("// launch_bounds {threads}", threads = const COMBINE_THREADS, options(nomem, nostack));
                 combine(DType::$dtype, &params, parameter_address!($entry, 0));

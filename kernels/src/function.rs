@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Both are plain Rust, monomorphised into the kernel's loop (`forward_kernel!`), and compile for the host as well, where a reference can use them.
-//! The soft cap, ALiBi and the window are written with the same traits.
+//! The soft cap and ALiBi are written with the same trait.
 //!
 //! `Args` is the kernel's own parameter, a `#[repr(C)]` struct of numbers and device addresses that the launch brings along.
 
@@ -59,7 +59,7 @@ impl Head {
 
 /// What becomes of a score between Q K^T and the softmax.
 pub trait ScoreMod<Args>: Copy {
-    /// Whether scores stay as they are: then neither function is called.
+    /// Whether scores stay as they are: then [`ScoreMod::score`] is not called, and the head that [`ScoreMod::of_head`] is told of is made up.
     const IS_IDENTITY: bool = false;
     /// Whether the new score depends on nothing but the old one: then query heads may share a row tile, as far as the host has the kernel do so.
     const IS_OF_SCORE_ALONE: bool = Self::IS_IDENTITY;
@@ -72,7 +72,10 @@ pub trait ScoreMod<Args>: Copy {
 
     /// The new score, in natural units: the softmax takes `exp` of it. It is asked for hidden pairs too, and the answer is then dropped. The
     /// same pair may be asked for any number of times.
-    fn score(self, score: f32, at: Position) -> f32;
+    ///
+    /// # Safety
+    /// `at` lies within the head that [`ScoreMod::of_head`] was told of.
+    unsafe fn score(self, score: f32, at: Position) -> f32;
 }
 
 /// Which keys a query sees, of those within the window.
@@ -87,12 +90,21 @@ pub trait MaskMod<Args>: Copy {
     unsafe fn of_head(args: &Args, head: Head) -> Self;
 
     /// Whether the query sees the key.
-    fn sees(self, at: Position) -> bool;
+    ///
+    /// # Safety
+    /// `at` lies within the head that [`MaskMod::of_head`] was told of.
+    unsafe fn sees(self, at: Position) -> bool;
 
     /// Bounds for the queries from `first_query` to `last_query`, both included: key tiles outside of what they may see are skipped, those inside of
     /// what they all see get no mask. Too wide a bound costs time; a bound that leaves out what is seen makes wrong results, but no more than that.
+    ///
+    /// It has one answer for the same queries throughout a launch, whoever asks: what it reads in memory does not change meanwhile. Where those that load
+    /// keys and those that wait for them were told different things, they would wait for ever.
+    ///
+    /// # Safety
+    /// The queries lie within the head that [`MaskMod::of_head`] was told of.
     #[inline(always)]
-    fn bounds(self, first_query: u32, last_query: u32) -> KeyBounds {
+    unsafe fn bounds(self, first_query: u32, last_query: u32) -> KeyBounds {
         let _ = (first_query, last_query);
         KeyBounds::UNKNOWN
     }
@@ -111,7 +123,7 @@ impl<Args> ScoreMod<Args> for Identity {
     }
 
     #[inline(always)]
-    fn score(self, score: f32, _: Position) -> f32 {
+    unsafe fn score(self, score: f32, _: Position) -> f32 {
         score
     }
 }
@@ -129,7 +141,7 @@ impl<Args> MaskMod<Args> for Open {
     }
 
     #[inline(always)]
-    fn sees(self, _: Position) -> bool {
+    unsafe fn sees(self, _: Position) -> bool {
         true
     }
 }

@@ -1,4 +1,4 @@
-//! Which tiles of keys a tile of query rows visits under a window. Producer and consumer both call this, so that they agree.
+//! Which tiles of keys a tile of query rows visits under a window. Producer and consumer compute it from the same bounds, so that they agree.
 //!
 //! The window is aligned to the bottom right: with `diagonal = i + seqlen_k - seqlen_q`, query `i` sees key `j` iff
 //! `diagonal - window_left <= j <= diagonal + window_right`. Where rows see nothing, the tile of such rows visits no key tile.

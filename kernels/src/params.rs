@@ -196,6 +196,10 @@ pub const MAX_SEQLEN: u32 = i32::MAX as u32 - 1024;
 /// Bytes of a kernel's own parameter, at most (`forward_kernel!`).
 pub const MAX_ARGS_BYTES: usize = 2048;
 
+/// Which launches a kernel of `forward_kernel!` is made for: to be raised with every change of what a general kernel is handed (maps, parameters, shared
+/// memory, CTAs), so that a kernel made before it is refused.
+pub const INTERFACE: u32 = 1;
+
 /// The version of this crate: kernels of another one may take other parameters.
 pub const VERSION: [u32; 3] =
     [number(env!("CARGO_PKG_VERSION_MAJOR")), number(env!("CARGO_PKG_VERSION_MINOR")), number(env!("CARGO_PKG_VERSION_PATCH"))];

@@ -12,7 +12,6 @@ use hopper_attention_kernels::function::{Head, Identity, MaskMod, Open, ScoreMod
 use hopper_attention_test_kernels::{Bias, BiasArgs, Comb, CombArgs, Even, FaultArgs, Faults, Prefix, PrefixArgs, Slope};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::num::NonZeroU32;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
@@ -233,8 +232,7 @@ impl Functions {
         if let Some(mask) = &self.mask {
             problem = problem.mask_function(&**mask);
         }
-        let tile_n = NonZeroU32::new(self.function.kernel(dtype).tile_n() as u32);
-        problem.tile_n(tile_n.expect("a kernel takes some keys a step"))
+        problem.tile_n(self.function.kernel(dtype).tile_n()).expect("a kernel takes a multiple of 16 keys")
     }
 }
 
@@ -255,16 +253,16 @@ impl Visitor for OnHost {
         let score: Option<ScoreFunction> = (!S::IS_IDENTITY).then(|| {
             let args = args.clone();
             let score = move |score: f64, row: Row, key: usize| {
-                // SAFETY: the arrays live as long as this function, and have what the sequences ask for.
-                let function = unsafe { S::of_head(&args(), head(row)) };
-                f64::from(function.score(score as f32, head(row).at(row.position as u32, key as u32)))
+                let at = head(row).at(row.position as u32, key as u32);
+                // SAFETY: the arrays live as long as this function, and have what the sequences ask for; rows and keys are those of the problem.
+                f64::from(unsafe { S::of_head(&args(), head(row)).score(score as f32, at) })
             };
             Arc::new(score) as ScoreFunction
         });
         let mask: Option<MaskFunction> = (!M::IS_OPEN).then(|| {
             let sees = move |row: Row, key: usize| {
                 // SAFETY: as above.
-                unsafe { M::of_head(&args(), head(row)) }.sees(head(row).at(row.position as u32, key as u32))
+                unsafe { M::of_head(&args(), head(row)).sees(head(row).at(row.position as u32, key as u32)) }
             };
             Arc::new(sees) as MaskFunction
         });

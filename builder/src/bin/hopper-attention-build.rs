@@ -66,7 +66,7 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
         if arguments.require_ptxas {
             return Err(Failure::NoPtxas);
         }
-        println!("wrote {count} kernels to {out}, NOT assembled: there is no ptxas in --tools, CUDA_HOME or PATH");
+        println!("wrote {count} kernels to {out}, NOT assembled: there is no ptxas in --tools, target/tools, CUDA_HOME or PATH");
         return Ok(());
     };
     let scratch = std::env::temp_dir().join(format!("hopper-attention-build-{}", std::process::id()));
@@ -85,7 +85,7 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
 enum Failure {
     #[error(transparent)]
     Build(#[from] Error),
-    #[error("there is no ptxas in --tools, CUDA_HOME or PATH")]
+    #[error("there is no ptxas in --tools, target/tools, CUDA_HOME or PATH")]
     NoPtxas,
 }
 

@@ -84,11 +84,11 @@ fn run() -> Result<f64, Error> {
     };
     let head = |row: Row| Head { batch_idx: 0, head_idx: row.head_idx as u32, seqlen_q: SEQLEN as u32, seqlen_k: SEQLEN as u32 };
     let at = |row: Row, key: usize| head(row).at(row.position as u32, key as u32);
-    // SAFETY: the arrays are as `DocumentArgs` describes them, and live until the end.
-    let sees = |row: Row, key: usize| unsafe { SameDocument::of_head(&args(), head(row)) }.sees(at(row, key));
+    // SAFETY: the arrays are as `DocumentArgs` describes them, and live until the end; rows and keys are those of the problem.
+    let sees = |row: Row, key: usize| unsafe { SameDocument::of_head(&args(), head(row)).sees(at(row, key)) };
     let score = |score: f64, row: Row, key: usize| {
         // SAFETY: as above.
-        f64::from(unsafe { RelativeBias::of_head(&args(), head(row)) }.score(score as f32, at(row, key)))
+        f64::from(unsafe { RelativeBias::of_head(&args(), head(row)).score(score as f32, at(row, key)) })
     };
     let problem = Problem::new(HostTensor::new(&q, q_layout)?, HostTensor::new(&k, kv_layout)?, HostTensor::new(&v, kv_layout)?)?;
     let expected = exact::attention(&problem.causal(true).mask_function(&sees).score_function(&score));

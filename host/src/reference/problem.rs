@@ -226,9 +226,15 @@ impl<'a, T: Element> Problem<'a, T> {
 
     /// How many keys the kernel takes a step, which only [`super::tiled`] looks at. Unless it is said, as many as the kernel that ships; with
     /// functions of one's own, as many as a kernel of them of the smallest native head_dim (see `CustomKernel::tile_n`).
-    #[must_use]
-    pub fn tile_n(self, tile_n: NonZeroU32) -> Self {
-        Self { tile_n: Some(tile_n), ..self }
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] unless it is a multiple of 16 up to 256.
+    pub fn tile_n(self, tile_n: usize) -> Result<Self, Error> {
+        match u32::try_from(tile_n).ok().and_then(NonZeroU32::new) {
+            Some(keys) if tile_n <= 256 && tile_n.is_multiple_of(16) => Ok(Self { tile_n: Some(keys), ..self }),
+            _ => Err(Error::invalid("tile_n", tile_n, "a multiple of 16 up to 256")),
+        }
     }
 
     fn check_one_a_head(&self, field: &str, values: &[f32]) -> Result<(), Error> {

@@ -103,8 +103,9 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     pub(super) unsafe fn run(&mut self) {
         // SAFETY: scope: the whole warpgroup, as promised. The loops branch on what all its threads agree on. Where lanes may part, in the
         // waits for an mbarrier and in lane 0's arrivals, ptxas lets them meet again at once, as every kernel with an aligned instruction
-        // behind such a wait relies on; what the memory model asks of a warp is said by warp::sync. Protocol: tiles are asked for until
-        // there is none, and the arrival makes the one turn that goes round (take_turn).
+        // behind such a wait relies on; behind functions of a user's own warp::sync and warp::broadcast make them meet. What the memory model
+        // asks of a warp is said by warp::sync. Protocol: tiles are asked for until there is none, and the arrival makes the one turn that goes
+        // round (take_turn).
         unsafe {
             if self.warpgroup_idx == 0 {
                 // The first turn is warpgroup 0's.
@@ -360,10 +361,14 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     }
 
     /// The score function, before any mask.
+    ///
+    /// # Safety
+    /// As [`Consumer::run`].
     #[inline(always)]
-    fn apply_score<const MASKED: bool>(&self, work: &Work<K>, acc_s: &mut K::Scores, n_block: u32) {
+    unsafe fn apply_score<const MASKED: bool>(&self, work: &Work<K>, acc_s: &mut K::Scores, n_block: u32) {
         if !K::Score::IS_IDENTITY {
-            score::apply::<K, MASKED>(self.cta, work.score, acc_s, &work.tile, n_block, self.queries(work)[0], self.lane_idx);
+            // SAFETY: scope: as promised.
+            unsafe { score::apply::<K, MASKED>(self.cta, work.score, acc_s, &work.tile, n_block, self.queries(work)[0], self.lane_idx) };
         }
     }
 

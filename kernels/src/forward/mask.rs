@@ -10,11 +10,15 @@ use super::sequence::RowTile;
 use super::{Cta, Kernel, window};
 use crate::function::MaskMod;
 use crate::layout::fragment::{ROW_STEP, ROWS_PER_THREAD, column_of, first_column, row_of};
+use crate::ptx::warp;
 use crate::ptx::wgmma::Accumulator;
 
 /// Masks the scores of key tile `n_block` in a thread whose rows are those of these `queries`.
+///
+/// # Safety
+/// By the whole warp, whose lanes hold one tile's scores.
 #[inline(always)]
-pub(super) fn mask<K: Kernel>(
+pub(super) unsafe fn mask<K: Kernel>(
     acc_s: &mut K::Scores,
     cta: &Cta<K::Args>,
     tile: &RowTile,
@@ -24,7 +28,8 @@ pub(super) fn mask<K: Kernel>(
 ) {
     if K::GENERAL {
         mask_window::<K>(acc_s, cta, tile, n_block, queries, lane_idx);
-        return mask_by_function::<K>(acc_s, cta, tile, n_block, queries[0], lane_idx);
+        // SAFETY: passed on to the caller.
+        return unsafe { mask_by_function::<K>(acc_s, cta, tile, n_block, queries[0], lane_idx) };
     }
     let row = queries[0];
     let params = cta.params;
@@ -72,8 +77,11 @@ fn mask_window<K: Kernel>(
 }
 
 /// The mask function, for what the window lets through. (Within the window a key is one of the sequence.)
+///
+/// # Safety
+/// As [`mask`].
 #[inline(always)]
-fn mask_by_function<K: Kernel>(acc_s: &mut K::Scores, cta: &Cta<K::Args>, tile: &RowTile, n_block: u32, row: u32, lane_idx: u32) {
+unsafe fn mask_by_function<K: Kernel>(acc_s: &mut K::Scores, cta: &Cta<K::Args>, tile: &RowTile, n_block: u32, row: u32, lane_idx: u32) {
     if K::Mask::IS_OPEN {
         return;
     }
@@ -81,8 +89,11 @@ fn mask_by_function<K: Kernel>(acc_s: &mut K::Scores, cta: &Cta<K::Args>, tile: 
     let mask = unsafe { K::Mask::of_head(cta.args, tile.head::<K>(cta)) };
     let positions = Positions::<true>::new::<K>(cta, tile, n_block, row, lane_idx);
     for i in 0..K::Scores::REGISTERS {
-        acc_s[i] = if mask.sees(positions.of(i)) { acc_s[i] } else { f32::NEG_INFINITY.to_bits() };
+        // SAFETY: positions lie within the tile's head, which the mask was made for.
+        acc_s[i] = if unsafe { mask.sees(positions.of(i)) } { acc_s[i] } else { f32::NEG_INFINITY.to_bits() };
     }
+    // SAFETY: scope: the whole warp, as promised; in the function its lanes may have parted.
+    unsafe { warp::sync() };
 }
 
 #[inline(always)]

@@ -54,6 +54,8 @@ pub trait Kernel {
     type Args: Copy;
     /// What becomes of a score before the softmax.
     type Score: ScoreMod<Self::Args>;
+    /// Whether the functions are a user's own, in which lanes may part.
+    const CUSTOM: bool;
     /// What a general kernel hides, beside the window and the sequences' ends.
     type Mask: MaskMod<Self::Args>;
     /// Checks at compile time that the types have the shape's sizes.
@@ -135,9 +137,9 @@ fn key_range<K: Kernel>(cta: &Cta<K::Args>, tile: &RowTile, first_row: u32, rows
     let last_row = min(first_row + rows, seqlen_q) - 1;
     let mut bounds = window::<K>(cta).bounds(first_row, last_row, seqlen_q, seqlen_k);
     if !K::Mask::IS_OPEN && bounds.begin < bounds.end {
-        // SAFETY: the arguments are as the launch promises.
-        let mask = unsafe { K::Mask::of_head(cta.args, tile.head::<K>(cta)) };
-        bounds = bounds.and(mask.bounds(first_row, last_row));
+        // SAFETY: the arguments are as the launch promises, and the queries lie within the tile's head.
+        let by_mask = unsafe { K::Mask::of_head(cta.args, tile.head::<K>(cta)).bounds(first_row, last_row) };
+        bounds = bounds.and(by_mask);
     }
     bounds.tiles(K::TILE.tile_n)
 }

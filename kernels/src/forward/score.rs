@@ -6,11 +6,12 @@
 
 use super::sequence::RowTile;
 use super::{Cta, Kernel};
+use crate::block_range::min;
 use crate::function::{Head, Position, ScoreMod};
 use crate::layout::fragment::{ROW_STEP, ROWS_PER_THREAD, column_of, first_column, row_of};
 use crate::params::FeatureParams;
 use crate::ptx::wgmma::Accumulator;
-use crate::ptx::{math, memory};
+use crate::ptx::{math, memory, warp};
 
 /// `tanh(score)`: the host has divided the scale by the cap, and multiplies what follows by it.
 #[derive(Clone, Copy)]
@@ -25,7 +26,7 @@ impl<Args> ScoreMod<Args> for SoftCap {
     }
 
     #[inline(always)]
-    fn score(self, score: f32, _: Position) -> f32 {
+    unsafe fn score(self, score: f32, _: Position) -> f32 {
         math::tanh(score)
     }
 }
@@ -44,15 +45,18 @@ impl ScoreMod<FeatureParams> for Alibi {
     }
 
     #[inline(always)]
-    fn score(self, score: f32, at: Position) -> f32 {
+    unsafe fn score(self, score: f32, at: Position) -> f32 {
         math::fma(-self.slope, (at.distance() as f32).abs(), score)
     }
 }
 
 /// Applies the score function to the scores of key tile `n_block`, in a thread whose first row is query row `row`. Keys behind the last one are
 /// among those of a `MASKED` tile only; the function is asked for the last one instead, as it is for queries behind the last.
+///
+/// # Safety
+/// By the whole warp.
 #[inline(always)]
-pub(super) fn apply<K: Kernel, const MASKED: bool>(
+pub(super) unsafe fn apply<K: Kernel, const MASKED: bool>(
     cta: &Cta<K::Args>,
     score: K::Score,
     acc_s: &mut K::Scores,
@@ -67,7 +71,12 @@ pub(super) fn apply<K: Kernel, const MASKED: bool>(
     let scale = cta.features.score_scale;
     let positions = Positions::<MASKED>::new::<K>(cta, tile, n_block, row, lane_idx);
     for i in 0..K::Scores::REGISTERS {
-        acc_s[i] = score.score(f32::from_bits(acc_s[i]) * scale, positions.of(i)).to_bits();
+        // SAFETY: positions lie within the tile's head, which the function was made for.
+        acc_s[i] = unsafe { score.score(f32::from_bits(acc_s[i]) * scale, positions.of(i)) }.to_bits();
+    }
+    if K::CUSTOM {
+        // SAFETY: scope: the whole warp, as promised; here its lanes meet again.
+        unsafe { warp::sync() };
     }
 }
 
@@ -92,9 +101,4 @@ impl<const MASKED: bool> Positions<MASKED> {
         let key = self.first_key + column_of(i);
         self.head.at(self.queries[row_of(i)], if MASKED { min(key, self.head.seqlen_k - 1) } else { key })
     }
-}
-
-#[inline(always)]
-fn min(a: u32, b: u32) -> u32 {
-    if a < b { a } else { b }
 }

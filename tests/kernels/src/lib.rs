@@ -55,7 +55,7 @@ impl MaskMod<CombArgs> for Comb {
     }
 
     #[inline(always)]
-    fn sees(self, at: Position) -> bool {
+    unsafe fn sees(self, at: Position) -> bool {
         // SAFETY: each key of the sequence has its entry.
         (at.query ^ at.key) & self.bits == 0 && unsafe { entry(self.holes, at.key) } == 0
     }
@@ -106,7 +106,7 @@ impl ScoreMod<BiasArgs> for Bias {
     }
 
     #[inline(always)]
-    fn score(self, score: f32, at: Position) -> f32 {
+    unsafe fn score(self, score: f32, at: Position) -> f32 {
         let distance = at.distance().max(-self.max_distance).min(self.max_distance);
         // SAFETY: within the row of distances; the sequence has this key and this query.
         unsafe { score + *self.middle.offset(distance as isize) + entry(self.of_key, at.key) * entry(self.of_query, at.query) }
@@ -140,7 +140,7 @@ impl ScoreMod<PrefixArgs> for Slope {
     }
 
     #[inline(always)]
-    fn score(self, score: f32, at: Position) -> f32 {
+    unsafe fn score(self, score: f32, at: Position) -> f32 {
         score - self.slope * (at.distance() as f32).abs()
     }
 }
@@ -181,12 +181,12 @@ impl MaskMod<PrefixArgs> for Prefix {
     }
 
     #[inline(always)]
-    fn sees(self, at: Position) -> bool {
+    unsafe fn sees(self, at: Position) -> bool {
         at.key >= self.first && (at.key < self.prefix || at.key as i32 <= at.own_key)
     }
 
     #[inline(always)]
-    fn bounds(self, first_query: u32, last_query: u32) -> KeyBounds {
+    unsafe fn bounds(self, first_query: u32, last_query: u32) -> KeyBounds {
         let tight = self.tight(first_query, last_query);
         let few = last_query - first_query < 64;
         match self.kind {
@@ -224,7 +224,7 @@ impl MaskMod<()> for Even {
     }
 
     #[inline(always)]
-    fn sees(self, at: Position) -> bool {
+    unsafe fn sees(self, at: Position) -> bool {
         at.distance() & 1 == 0
     }
 }
@@ -262,7 +262,7 @@ impl ScoreMod<FaultArgs> for Faults {
     }
 
     #[inline(always)]
-    fn score(self, score: f32, at: Position) -> f32 {
+    unsafe fn score(self, score: f32, at: Position) -> f32 {
         let (args, rest) = (self.args, at.query % 16);
         let at_key = at.key == args.key;
         if rest == args.nothing || (rest == args.half && at.key % 2 == 1) {

@@ -33,7 +33,7 @@ fn nothing_after_the_first_use() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Loads every kernel that is not loaded yet. The driver counts in steps of 2 MiB, and the kernels' code is part of it.
+/// Loads every plain kernel that is not loaded yet, and the general ones beside them. The driver counts in steps of 2 MiB, and the kernels' code is part of it.
 fn loaded_kernels_are_small() -> Result<(), Failure> {
     let before = free_bytes()?;
     for config in FORWARD {

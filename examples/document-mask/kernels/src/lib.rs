@@ -38,13 +38,13 @@ impl MaskMod<DocumentArgs> for SameDocument {
     }
 
     #[inline(always)]
-    fn sees(self, at: Position) -> bool {
+    unsafe fn sees(self, at: Position) -> bool {
         // SAFETY: positions lie within the sequence, and each of its tokens has a document, as the launch promises.
         unsafe { *self.document_of.add(at.query as usize) == *self.document_of.add(at.key as usize) }
     }
 
     #[inline(always)]
-    fn bounds(self, first_query: u32, last_query: u32) -> KeyBounds {
+    unsafe fn bounds(self, first_query: u32, last_query: u32) -> KeyBounds {
         // SAFETY: as above; each document has its start and its end.
         unsafe {
             let first = self.starts.add(*self.document_of.add(first_query as usize) as usize);
@@ -72,7 +72,7 @@ impl ScoreMod<DocumentArgs> for RelativeBias {
     }
 
     #[inline(always)]
-    fn score(self, score: f32, at: Position) -> f32 {
+    unsafe fn score(self, score: f32, at: Position) -> f32 {
         // Not clamp: it can panic, which no kernel may.
         let distance = (-at.distance()).max(-self.max_distance).min(self.max_distance);
         // SAFETY: within the row, on one side of its middle or the other.
