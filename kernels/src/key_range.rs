@@ -41,8 +41,6 @@ pub struct KeyBounds {
 impl KeyBounds {
     /// Nothing is known: each key may be seen, or not.
     pub const UNKNOWN: Self = Self { begin: 0, end: u32::MAX, whole_begin: 0, whole_end: 0 };
-    /// No key is seen.
-    pub const NONE: Self = Self { begin: 0, end: 0, whole_begin: 0, whole_end: 0 };
 
     /// What is seen under both.
     #[inline(always)]

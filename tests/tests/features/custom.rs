@@ -1,5 +1,6 @@
 //! Kernels of score and mask functions of one's own (`tests/kernels`): against the same functions in float64, and what else they promise.
 
+use crate::windows::bits;
 use half::{bf16, f16};
 use hopper_attention::{CustomKernel, Error, raw};
 use hopper_attention_test_kernels::BOUNDS;
@@ -195,15 +196,6 @@ fn bounds_change_no_bit(dtype: ElementType, head_dim: usize) -> Result<(), Failu
         }
     }
     Ok(())
-}
-
-/// Every bit of O, and of the log-sum-exp.
-fn bits(case: &Case) -> Result<(Vec<u16>, Vec<u32>), Failure> {
-    with_element!(case.dtype, T => {
-        let output = DeviceProblem::<T>::new(case, &Inputs::draw(case))?.run(&Stream::new()?)?;
-        let lse = output.lse.unwrap_or_default();
-        Ok((bytemuck::cast_slice(&output.o).to_vec(), bytemuck::cast_slice(&lse).to_vec()))
-    })
 }
 
 /// Each judged by itself, with everything else that a call can ask for.

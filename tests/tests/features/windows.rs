@@ -95,7 +95,7 @@ fn hides_nothing(head_dims: HeadDims) -> Result<(), Failure> {
 }
 
 /// Every bit of O, and of the log-sum-exp.
-fn bits(case: &Case) -> Result<(Vec<u16>, Vec<u32>), Failure> {
+pub(super) fn bits(case: &Case) -> Result<(Vec<u16>, Vec<u32>), Failure> {
     with_element!(case.dtype, T => {
         let output = DeviceProblem::<T>::new(case, &Inputs::draw(case))?.run(&Stream::new()?)?;
         let lse = output.lse.unwrap_or_default();
