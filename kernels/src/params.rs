@@ -60,12 +60,13 @@ pub struct ForwardParams {
 /// What the general kernels take besides [`ForwardParams`]: lengths of single sequences, a window, numbers a head.
 ///
 /// The sequences of Q and O are *ragged* if `q` has an address, those of K and V if `k` has. A ragged tensor is `[rows, heads]` with the
-/// sequences somewhere in it, and its map says (`forward/sequence.rs`) where one of them ends: dimensions `[head_dim, rows, heads, total rows + 1]`.
-/// `seqlen_q` and `seqlen_k` of [`ForwardParams`] then are what no sequence exceeds.
+/// sequences somewhere in it, and its map says (`forward/sequence.rs`) where one of them ends. `seqlen_q` and `seqlen_k` of [`ForwardParams`]
+/// then are what no sequence exceeds.
 ///
-/// The maps of Q and O have five dimensions, the second of which tells the heads apart that share row tiles: `[head_dim, 1, rows, heads, last]`
-/// where each head has row tiles of its own, else `[head_dim, heads_per_kv, rows, num_heads_k, last]`; boxes are
-/// `[64, 2^pack_log2, 64 / 2^pack_log2, 1, 1]`.
+/// All maps have five dimensions, the second of which tells the heads apart that share row tiles. Those of ragged tensors are
+/// `[head_dim, heads, RAGGED_ROWS, total rows + 1, RAGGED_ROWS + 1]`. The others are `[head_dim, 1, rows, heads, batch]`, but for Q and O, where
+/// heads share row tiles, `[head_dim, heads_per_kv, rows, num_heads_k, batch]`. Boxes of Q and O are `[64, 2^pack_log2, 64 / 2^pack_log2, 1, 1]`,
+/// those of K and V `[64, 1, tile_n, 1, 1]`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FeatureParams {
@@ -91,7 +92,7 @@ pub struct FeatureParams {
     pub head_tiles: FastDivisor,
     /// A row tile's rows are those of `2^pack_log2` query heads of one key head (of fewer, in the last tile over these), the heads of one query
     /// side by side: row `r` is query `r >> pack_log2`, head `r % 2^pack_log2`. At most [`MAX_PACK_LOG2`]; 0 in the kernels whose score
-    /// function looks at heads or positions, and where Q's heads are broadcast.
+    /// function looks at heads or positions, and where Q's heads are broadcast; of ragged queries it divides the heads of a key head.
     pub pack_log2: u32,
 }
 
@@ -109,7 +110,7 @@ pub struct Lengths {
     pub cu_seqlens: u64,
     /// Device address of how many of a sequence's rows count, i32 `[batch]`; 0 for all.
     pub seqused: u64,
-    /// What the second dimension of the map holds: all rows of a packed tensor, otherwise those of a batch entry.
+    /// All rows of a packed tensor, otherwise those of a batch entry: what no sequence exceeds.
     pub rows: u32,
     /// Fills the struct up to its alignment.
     pub reserved: u32,
@@ -193,12 +194,16 @@ pub struct CombineParams {
 /// The longest sequence, queries or keys: tile arithmetic is signed 32-bit, with room for one tile beyond the end.
 pub const MAX_SEQLEN: u32 = i32::MAX as u32 - 1024;
 
+/// Where a ragged sequence ends in its map (`forward/sequence.rs`), and so the most rows that a ragged tensor has, with the gaps between its
+/// sequences.
+pub const RAGGED_ROWS: u32 = 1 << 30;
+
 /// Bytes of a kernel's own parameter, at most (`forward_kernel!`).
 pub const MAX_ARGS_BYTES: usize = 2048;
 
 /// Which launches a kernel of `forward_kernel!` is made for: to be raised with every change of what a general kernel is handed (maps, parameters, shared
 /// memory, CTAs), so that a kernel made before it is refused.
-pub const INTERFACE: u32 = 1;
+pub const INTERFACE: u32 = 2;
 
 /// The version of this crate: kernels of another one may take other parameters.
 pub const VERSION: [u32; 3] =

@@ -46,7 +46,8 @@ struct Row {
 }
 
 impl TensorMap {
-    /// The rows of the box at `coords`; the addresses are those of the inner coordinate 0.
+    /// The rows of the box at `coords`; the addresses are those of the inner coordinate 0, by arithmetic that wraps round, as the hardware's
+    /// does.
     fn rows(&self, coords: &[i64; 5]) -> Vec<Row> {
         let counts = self.box_elements();
         let row_bytes = counts[0] * self.element_bytes();
@@ -60,7 +61,7 @@ impl TensorMap {
                         for dim in 1..self.rank as usize {
                             let c = coords[dim] + i64::from(at[dim - 1]) * i64::from(self.element_strides[dim]);
                             let inside = c >= 0 && (c as u64) < self.dims[dim];
-                            address = address.filter(|_| inside).map(|a| a + c as u64 * self.strides[dim]);
+                            address = address.filter(|_| inside).map(|a| a.wrapping_add((c as u64).wrapping_mul(self.strides[dim])));
                         }
                         rows.push(Row { linear: rows.len() as u32 * row_bytes, address });
                     }
@@ -266,7 +267,12 @@ impl<'a, O: Observer> Cta<'a, O> {
                 let fill = map.fill_element().to_le_bytes();
                 let row_elements = map.box_elements()[0];
                 let blank: Vec<u8> = (0..row_elements).flat_map(|_| fill[..element as usize].iter().copied()).collect();
-                for row in map.rows(coords) {
+                let rows = map.rows(coords);
+                if count == 0 || rows.iter().all(|row| row.address.is_none()) {
+                    // An H200 then looks at where the map begins, and faults if that is nowhere.
+                    self.global(map.address, u64::from(element), 1)?;
+                }
+                for row in rows {
                     let mut data = blank.clone();
                     if let Some(address) = row.address.filter(|_| count > 0) {
                         let inside = &mut data[(first * element) as usize..((first + count) * element) as usize];

@@ -4,6 +4,7 @@ use hopper_attention_kernels::params::FeatureParams;
 use hopper_attention_kernels::schedule::Tile;
 
 use super::choice_tests::{SINKS, SLOPES};
+use super::map::Form;
 use super::tests::{Arguments, LSE, O, Q, apart};
 use super::*;
 use crate::{Dim, Layout};
@@ -65,9 +66,10 @@ fn features_without_lengths() {
     }
     assert_eq!((features.batch, features.batch_rows, features.q.rows, features.k.rows), (2, [0; 4], 300, 500));
     let plain = Arguments::new().accepted().maps;
-    assert_eq!(plan.maps[1..3], plain[1..3]);
-    let without_packing = plan.maps[0].map(|q| MapDescription { packing: None, ..q });
-    assert_eq!(without_packing, plain[0]);
+    assert_eq!(plan.maps.map(|map| map.map(|map| MapDescription { form: Form::Plain, ..map })), plain);
+    let forms = plan.maps.map(|map| map.map(|map| map.form));
+    let of_queries = Form::General(Packing { heads_per_kv: 3, pack_log2: 0 });
+    assert_eq!(forms, [of_queries, Form::General(Packing::OF_KEYS), Form::General(Packing::OF_KEYS), of_queries].map(Some));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use hopper_attention_kernels::config::PANEL_COLUMNS;
-use hopper_attention_kernels::params::{CoordinateSteps, MAX_SEQLEN};
+use hopper_attention_kernels::params::{CoordinateSteps, RAGGED_ROWS};
 
 use super::packing::Packing;
 use super::region::Region;
@@ -17,7 +17,7 @@ const ALIGNMENT_BYTES: u64 = 16;
 const ALIGNMENT_ELEMENTS: u64 = ALIGNMENT_BYTES / DType::BYTES as u64;
 
 /// A tensor map before its encoding, innermost dimension first: `[head_dim, seqlen, heads, batch]`, or of a ragged tensor
-/// `[head_dim, rows, heads, total + 1]`; as encoded, perhaps with a dimension more, see [`MapDescription::encoded`].
+/// `[head_dim, RAGGED_ROWS, heads, total + 1]`; [`MapDescription::encoded`] has them as the kernel's coordinates are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MapDescription {
     pub address: u64,
@@ -25,9 +25,24 @@ pub(crate) struct MapDescription {
     pub dims: [u64; 4],
     /// Of the three outer dimensions.
     pub strides_bytes: [u64; 3],
-    pub box_dims: [u32; 4],
-    /// Of Q and O of a general kernel.
-    pub packing: Option<Packing>,
+    /// Columns and rows.
+    pub box_dims: [u32; 2],
+    pub form: Form,
+}
+
+/// Which kernels a map is for, and so how its dimensions are encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// A plain kernel.
+    Plain,
+    /// A general kernel. Heads that share row tiles have a dimension of their own inside of the rows', so that they lie side by side in a box;
+    /// where none do, it has one entry, and the heads stay together.
+    General(Packing),
+    /// A general kernel, for sequences that have lengths of their own.
+    Ragged {
+        /// log2 of how many heads lie side by side in a box.
+        pack_log2: u32,
+    },
 }
 
 /// What `cuTensorMapEncodeTiled` is told of the dimensions, as far as `rank` goes.
@@ -40,22 +55,35 @@ pub(crate) struct EncodedDims {
 }
 
 impl MapDescription {
-    /// With the heads that share a row tile in a dimension of their own inside of the rows', so that they lie side by side in a box: `[head_dim,
-    /// heads_per_kv, rows, heads / heads_per_kv, last]`. Where no heads do, it has one entry, and the heads stay together.
+    /// The dimensions in the order of the kernel's coordinates (`FeatureParams` and `TensorMaps` in the kernels' crate).
     pub fn encoded(&self) -> EncodedDims {
         let ([head_dim, rows, heads, last], [row, head, last_stride]) = (self.dims, self.strides_bytes);
-        let [columns, box_rows, ..] = self.box_dims;
-        let Some(Packing { heads_per_kv, pack_log2 }) = self.packing else {
-            let (dims, strides_bytes) = ([head_dim, rows, heads, last, 1], [row, head, last_stride, 0]);
-            return EncodedDims { rank: 4, dims, strides_bytes, box_dims: [columns, box_rows, 1, 1, 1] };
-        };
-        let (dims, strides_bytes) = if pack_log2 == 0 {
-            ([head_dim, 1, rows, heads, last], [head_dim * DType::BYTES as u64, row, head, last_stride])
-        } else {
-            ([head_dim, heads_per_kv, rows, heads / heads_per_kv, last], [head, row, heads_per_kv * head, last_stride])
+        let [columns, box_rows] = self.box_dims;
+        let (dims, strides_bytes, pack_log2) = match self.form {
+            Form::Plain => {
+                let (dims, strides_bytes) = ([head_dim, rows, heads, last, 1], [row, head, last_stride, 0]);
+                return EncodedDims { rank: 4, dims, strides_bytes, box_dims: [columns, box_rows, 1, 1, 1] };
+            }
+            Form::General(Packing { pack_log2: 0, .. }) => {
+                ([head_dim, 1, rows, heads, last], [head_dim * DType::BYTES as u64, row, head, last_stride], 0)
+            }
+            Form::General(Packing { heads_per_kv, pack_log2 }) => {
+                ([head_dim, heads_per_kv, rows, heads / heads_per_kv, last], [head, row, heads_per_kv * head, last_stride], pack_log2)
+            }
+            Form::Ragged { pack_log2 } => {
+                let back = back_by(row);
+                ([head_dim, heads, rows, last, RAGGED_ROWS as u64 + 1], [head, row, last_stride, back], pack_log2)
+            }
         };
         EncodedDims { rank: 5, dims, strides_bytes, box_dims: [columns, 1 << pack_log2, box_rows >> pack_log2, 1, 1] }
     }
+}
+
+/// The stride that, `RAGGED_ROWS` times, leads back by as many rows of `row` bytes, modulo 2^64.
+fn back_by(row: u64) -> u64 {
+    const { assert!(RAGGED_ROWS.is_power_of_two()) };
+    let step = 1 << (64 - RAGGED_ROWS.ilog2());
+    step - row % step
 }
 
 /// A tensor that is not empty and obeys every rule for one tensor alone.
@@ -73,45 +101,49 @@ pub(crate) enum Role {
 }
 
 impl Mapped {
-    /// The same tensor, Q or O, for a general kernel, which packs heads so.
-    pub fn with_packing(self, packing: Packing) -> Self {
-        Self { map: MapDescription { packing: Some(packing), ..self.map }, ..self }
+    /// The same tensor for a general kernel, which packs heads so.
+    pub fn into_general(self, packing: Packing) -> Self {
+        Self { map: MapDescription { form: Form::General(packing), ..self.map }, ..self }
     }
 
-    /// The same tensor, whose sequences have lengths of their own, and the rows from one batch entry to the next.
+    /// The same tensor for a general kernel, which packs heads so, with sequences that have lengths of their own; and the rows from one batch
+    /// entry to the next.
     ///
-    /// The map has the rows twice: `[head_dim, rows, heads, total + 1]` with strides `[row, head, row]`, from `rows` rows before the tensor
-    /// on. `total` rows, in steps of the row stride, reach from the first batch entry's first to the last one's last. For row `r` of a
-    /// sequence of `len` rows that begins at row `start` the kernel asks for `rows - len + r` and `start + len`, which add up to the
-    /// tensor's row `start + r`; and from `r = len` on the first of the two is out of bounds, so the hardware fills with zeros and clips
-    /// there.
-    pub fn into_ragged(self, name: &str) -> Result<(Self, u32), Error> {
+    /// The map has the rows twice: `[head_dim, heads, RAGGED_ROWS, total + 1, RAGGED_ROWS + 1]` with strides `[head, row, row, W]`, where
+    /// `RAGGED_ROWS * W` is `-RAGGED_ROWS * row` modulo 2^64. `total` rows, in steps of the row stride, reach from the first batch entry's first
+    /// to the last one's last. For row `r` of a sequence of `len` rows that begins at row `start` the kernel asks for `RAGGED_ROWS - len + r`,
+    /// `start + len` and `RAGGED_ROWS`, which add up to the tensor's row `start + r`; and from `r = len` on the first of the three is out of
+    /// bounds, so the hardware fills with zeros and clips there.
+    pub fn into_ragged(self, name: &str, packing: Packing) -> Result<(Self, u32), Error> {
         let [head_dim, rows, heads, batch] = self.map.dims;
         let row_bytes = head_dim * DType::BYTES as u64;
-        let [batch_stride, row_stride, _] = self.region.strides();
+        let [batch_stride, row_stride, heads_stride] = self.region.strides();
         // Of one row the stride is nobody's, so that of the batch entries will do.
         let row_stride = [row_stride, batch_stride, row_bytes].into_iter().find(|&stride| stride > 0).unwrap_or(row_bytes);
-        let refuse = |requirement: String| {
-            let stride = batch_stride / DType::BYTES as u64;
-            Err(Error::unsupported(format!("{name}.batch_stride"), stride, requirement + ", as its sequences have lengths of their own"))
+        let refuse = |dim: Dim, stride: u64, requirement: String| {
+            let field = format!("{name}.{}_stride", dim.name());
+            Err(Error::unsupported(field, stride / DType::BYTES as u64, requirement + ", as its sequences have lengths of their own"))
         };
         if !batch_stride.is_multiple_of(row_stride) {
-            return refuse(format!("a multiple of {name}.seqlen_stride = {}", row_stride / DType::BYTES as u64));
+            return refuse(Dim::Batch, batch_stride, format!("a multiple of {name}.seqlen_stride = {}", row_stride / DType::BYTES as u64));
         }
         if row_stride < row_bytes {
-            return refuse("at least head_dim elements".into());
+            return refuse(Dim::Batch, batch_stride, "at least head_dim elements".into());
+        }
+        if heads > 1 && heads_stride < row_bytes {
+            return refuse(Dim::Heads, heads_stride, "0 or at least head_dim elements".into());
         }
         let batch_rows = batch_stride / row_stride;
         // No overflow: the region spans as much.
         let total = (batch - 1) * batch_rows + rows;
-        if total > u64::from(MAX_SEQLEN) {
+        if total > u64::from(RAGGED_ROWS) {
             let value = format!("such that the last row is number {total}, counted in steps of {name}.seqlen_stride");
-            return Err(Error::unsupported(format!("{name}.layout"), value, format!("such that it is at most {MAX_SEQLEN}")));
+            return Err(Error::unsupported(format!("{name}.layout"), value, format!("such that it is at most {RAGGED_ROWS}")));
         }
         let map = MapDescription {
-            address: self.map.address.wrapping_sub(rows.wrapping_mul(row_stride)),
-            dims: [head_dim, rows, heads, total + 1],
+            dims: [head_dim, RAGGED_ROWS as u64, heads, total + 1],
             strides_bytes: [row_stride, self.map.strides_bytes[1], row_stride],
+            form: Form::Ragged { pack_log2: packing.pack_log2 },
             ..self.map
         };
         Ok((Self { map, ..self }, batch_rows as u32))
@@ -145,8 +177,8 @@ pub(crate) fn describe(name: &dyn Display, tensor: &Tensor4, rows: u32, role: Ro
         dtype: tensor.dtype,
         dims: [head_dim, seqlen, entries(heads, heads_stride), entries(batch, batch_stride)],
         strides_bytes: [legal(seqlen_stride), legal(heads_stride), legal(batch_stride)],
-        box_dims: [PANEL_COLUMNS, rows, 1, 1],
-        packing: None,
+        box_dims: [PANEL_COLUMNS, rows],
+        form: Form::Plain,
     };
     let steps = CoordinateSteps { head: (heads_stride != 0) as u32, batch: (batch_stride != 0) as u32 };
     Ok(Mapped { map, steps, region })

@@ -89,13 +89,11 @@ impl Plan {
         check_overlaps(&inputs, &o, lse.as_ref())?;
         let regions =
             [Some(inputs.q.region), inputs.k.as_ref().map(|k| k.region), inputs.v.as_ref().map(|v| v.region), Some(o.region), lse];
-        let (o, o_rows) = ragged("o", o, &shape.sequences.q)?;
+        let (o, o_rows) = for_kernel("o", o, &shape.sequences.q, inputs.config.general.then_some(inputs.packing))?;
         let params = inputs.forward_params(&shape, lse);
-        let (features, o) = match inputs.family {
-            Family::Plain { .. } => (None, o),
-            Family::General(_) | Family::Custom { .. } => {
-                (Some(inputs.feature_params(&shape.sequences, arrays, o_rows)), o.with_packing(inputs.packing))
-            }
+        let features = match inputs.family {
+            Family::Plain { .. } => None,
+            Family::General(_) | Family::Custom { .. } => Some(inputs.feature_params(&shape.sequences, arrays, o_rows)),
         };
         let Inputs { family, config, q, k, v, arrays, tiles_differ, .. } = inputs;
         let dtype = q.map.dtype;
@@ -178,13 +176,14 @@ impl Inputs {
         };
         let (family, packing) = packing::choose(shape, family, head_dims, &[q, o.unwrap_or(q)]);
         let config = family.config(head_dims.0, head_dims.1);
-        let (q, q_rows) = ragged("q", describe(&"q", q, WARPGROUP_ROWS, Role::Input)?, q_side)?;
-        let q = if config.general { q.with_packing(packing) } else { q };
+        let general = |packing| config.general.then_some(packing);
+        let (q, q_rows) = for_kernel("q", describe(&"q", q, WARPGROUP_ROWS, Role::Input)?, q_side, general(packing))?;
         let keys = |name: &str, tensor| {
             if k_side.rows == 0 {
                 return Ok((None, 0));
             }
-            ragged(name, describe(&name, tensor, config.tile_n, Role::Input)?, k_side).map(|(mapped, rows)| (Some(mapped), rows))
+            let mapped = describe(&name, tensor, config.tile_n, Role::Input)?;
+            for_kernel(name, mapped, k_side, general(Packing::OF_KEYS)).map(|(mapped, rows)| (Some(mapped), rows))
         };
         let ((k, k_rows), (v, v_rows)) = (keys("k", k)?, keys("v", v)?);
         let arrays = arrays::regions(arrays)?;
@@ -237,9 +236,14 @@ impl Inputs {
     }
 }
 
-/// The ragged map if sequences have lengths of their own, and the rows from one batch entry to the next; else the map as it is.
-fn ragged(name: &str, mapped: Mapped, side: &Side) -> Result<(Mapped, u32), Error> {
-    if side.ragged { mapped.into_ragged(name) } else { Ok((mapped, 0)) }
+/// The map as the kernel takes it, a general one if there is a packing; and the rows from one batch entry to the next, where sequences have
+/// lengths of their own.
+fn for_kernel(name: &str, mapped: Mapped, side: &Side, packing: Option<Packing>) -> Result<(Mapped, u32), Error> {
+    match packing {
+        None => Ok((mapped, 0)),
+        Some(packing) if side.ragged => mapped.into_ragged(name, packing),
+        Some(packing) => Ok((mapped.into_general(packing), 0)),
+    }
 }
 
 /// The order of the tiles, and whether they differ in length.

@@ -28,6 +28,9 @@ pub(crate) struct Packing {
 }
 
 impl Packing {
+    /// Of K and V: a head at a time.
+    pub const OF_KEYS: Self = Self { heads_per_kv: 1, pack_log2: 0 };
+
     /// How many row tiles lie side by side over the query heads of a key head.
     pub fn head_tiles(self) -> u64 {
         self.heads_per_kv.div_ceil(1 << self.pack_log2)
@@ -47,7 +50,12 @@ impl Packing {
 
     /// As many heads as make the fewest row tiles, where that saves one in eight.
     fn best(queries: Queries, heads_per_kv: u64, tile_m: u32) -> Self {
-        let all = (0..=MAX_PACK_LOG2).map(|pack_log2| Self { heads_per_kv, pack_log2 });
+        // The map of a ragged tensor has no dimension left in which a key head's heads would end.
+        let most = match queries {
+            Queries::Each(_) => MAX_PACK_LOG2,
+            Queries::Mean(_) => MAX_PACK_LOG2.min(heads_per_kv.trailing_zeros()),
+        };
+        let all = (0..=most).map(|pack_log2| Self { heads_per_kv, pack_log2 });
         let unpacked = Self { heads_per_kv, pack_log2: 0 };
         let best = all.min_by_key(|packing| packing.cost(queries, tile_m)).unwrap_or(unpacked);
         if 8 * best.cost(queries, tile_m) <= 7 * unpacked.cost(queries, tile_m) { best } else { unpacked }

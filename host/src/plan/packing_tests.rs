@@ -5,6 +5,7 @@ use hopper_attention_kernels::schedule::Tile;
 
 use super::choice_tests::{SINKS, SLOPES};
 use super::general_tests::array;
+use super::map::Form;
 use super::tests::{Arguments, O, Q, apart};
 use super::*;
 use crate::{Dim, Layout};
@@ -27,7 +28,9 @@ fn packed(plan: &Plan) -> (u32, u32) {
     let (schedule, heads_per_kv) = (plan.params.schedule, plan.params.heads_per_kv.divisor());
     let packing = Packing { heads_per_kv: heads_per_kv.into(), pack_log2: features.pack_log2 };
     // All that says it says the same.
-    assert_eq!([q.packing, o.packing], [Some(packing); 2]);
+    let is_ragged = [features.q.cu_seqlens, features.q.seqused] != [0; 2];
+    let form = if is_ragged { Form::Ragged { pack_log2: packing.pack_log2 } } else { Form::General(packing) };
+    assert_eq!([q.form, o.form], [form; 2]);
     assert_eq!(features.head_tiles.divisor(), heads_per_kv.div_ceil(1 << features.pack_log2));
     assert_eq!(schedule.num_heads(), plan.params.num_heads / heads_per_kv * features.head_tiles.divisor());
     (1 << features.pack_log2, schedule.num_tiles())
@@ -81,18 +84,18 @@ fn maps_of_packed_heads() {
     let expected =
         EncodedDims { rank: 5, dims: [72, 7, 3, 2, 2], strides_bytes: [head, row, 7 * head, 3 * row], box_dims: [64, 8, 8, 1, 1] };
     assert_eq!([0, 3].map(|i| plan.maps[i].unwrap().encoded()), [expected; 2]);
-    // K and V have no such dimension.
+    // Of K and V it has one entry.
     for map in [plan.maps[1], plan.maps[2]] {
         let map = map.unwrap();
         let expected = EncodedDims {
-            rank: 4,
-            dims: [72, 500, 2, 2, 1],
-            strides_bytes: [2 * 144, 144, 500 * 2 * 144, 0],
-            box_dims: [64, plan.config.tile_n, 1, 1, 1],
+            rank: 5,
+            dims: [72, 1, 500, 2, 2],
+            strides_bytes: [144, 2 * 144, 144, 500 * 2 * 144],
+            box_dims: [64, 1, plan.config.tile_n, 1, 1],
         };
         assert_eq!(map.encoded(), expected);
     }
-    // Without packing it has one entry.
+    // Without packing that of Q and O has one, too.
     let plan = general(300, 14, 2, 72).accepted();
     let expected =
         EncodedDims { rank: 5, dims: [72, 1, 300, 14, 2], strides_bytes: [144, row, head, 300 * row], box_dims: [64, 1, 64, 1, 1] };
@@ -138,13 +141,26 @@ fn ragged_queries() {
     let plan = ragged(100, 100).accepted();
     assert_eq!(packed(&plan), (8, 100 / 16 + 100));
     assert_eq!(plan.params.schedule.tile(0), Some(Tile { m_block: 100 / 16 + 99, head_idx: 0, batch_idx: 0 }));
-    let (q, row) = (plan.maps[0].unwrap(), 8 * 256);
-    assert_eq!(q.encoded().dims, [128, 8, 100, 1, 101]);
-    assert_eq!((q.encoded().strides_bytes, q.address), ([256, row, row, row], plan.regions[0].unwrap().bytes().start - 100 * row));
+    let (q, row) = (plan.maps[0].unwrap().encoded(), 8 * 256);
+    assert_eq!((q.dims, q.box_dims), ([128, 8, 1 << 30, 101, (1 << 30) + 1], [64, 8, 8, 1, 1]));
+    assert_eq!(q.strides_bytes, [256, row, row, (1 << 34) - row]);
     // The mean decides: half a row tile is lost a sequence and a row of tiles, so that also longer ones profit.
     for (batch, total, expected) in [(4, 1000, 8), (2, 1000, 1), (1, 1000, 1), (1000, 3000, 8)] {
         assert_eq!(packed(&ragged(batch, total).accepted()).0, expected, "{total} queries of {batch} sequences");
     }
+    // No tile reaches beyond the heads of a key head, where the map does not end.
+    let of_heads = |heads| {
+        packed(
+            &ragged(100, 100)
+                .with(|a| {
+                    let layout = Layout::bshd([1, 100, heads, 128]);
+                    (a.q.layout, a.o.layout) = (layout, layout);
+                })
+                .accepted(),
+        )
+        .0
+    };
+    assert_eq!([1, 2, 6, 7, 12, 40, 64, 128].map(of_heads), [1, 2, 2, 1, 4, 8, 64, 64]);
     // Padded: no more than the rows.
     let padded = |seqlen_q, heads, heads_k| general(seqlen_q, heads, heads_k, 128).with(|a| a.arrays.seqused_q = array(CU, 2));
     assert_eq!(packed(&padded(16, 8, 1).accepted()).0, 8);

@@ -1,13 +1,15 @@
 //! The maps of tensors whose sequences have lengths of their own.
 
-use hopper_attention_kernels::params::MAX_SEQLEN;
+use hopper_attention_kernels::params::RAGGED_ROWS;
 
 use super::general_tests::{array, packed};
+use super::map::Form;
 use super::tests::{Arguments, K, O, Q, apart};
 use super::*;
 use crate::{Dim, Layout};
 
 const USED: u64 = 0x6_6000_0000;
+const ROWS: u64 = RAGGED_ROWS as u64;
 
 /// Padded: both sides have lengths, `batch` of them.
 fn padded(mut arguments: Arguments, batch: usize) -> Arguments {
@@ -25,45 +27,56 @@ fn map_of_q(arguments: &Arguments) -> (MapDescription, u32) {
 #[test]
 fn packed_tensors() {
     let plan = packed(5, 300, 500).accepted();
-    let map = |address, rows, heads, box_rows, packing| MapDescription {
-        address: address - rows * heads * 256,
+    let map = |address, rows: u64, heads, box_rows| MapDescription {
+        address,
         dtype: DType::Bf16,
-        dims: [128, rows, heads, rows + 1],
+        dims: [128, ROWS, heads, rows + 1],
         strides_bytes: [heads * 256, 256, heads * 256],
-        box_dims: [64, box_rows, 1, 1],
-        packing,
+        box_dims: [64, box_rows],
+        form: Form::Ragged { pack_log2: 0 },
     };
     let [q, k, _, o] = plan.maps.map(Option::unwrap);
-    let packing = Some(Packing { heads_per_kv: 3, pack_log2: plan.features.unwrap().pack_log2 });
-    let (q_map, o_map) = (map(Q, 300, 6, WARPGROUP_ROWS, packing), map(O, 300, 6, WARPGROUP_ROWS, packing));
-    assert_eq!([q, k, o], [q_map, map(K, 500, 2, plan.config.tile_n, None), o_map]);
-    // What is touched is the tensor, not where its map begins.
+    let keys = plan.config.tile_n;
+    assert_eq!([q, k, o], [map(Q, 300, 6, WARPGROUP_ROWS), map(K, 500, 2, keys), map(O, 300, 6, WARPGROUP_ROWS)]);
+    let expected = EncodedDims {
+        rank: 5,
+        dims: [128, 2, 1 << 30, 501, (1 << 30) + 1],
+        strides_bytes: [256, 512, 512, (1 << 34) - 512],
+        box_dims: [64, 1, keys, 1, 1],
+    };
+    assert_eq!(k.encoded(), expected);
     assert_eq!(plan.regions[0].unwrap().bytes(), Q..Q + 300 * 6 * 256);
     assert_eq!(plan.regions[3].unwrap().bytes(), O..O + 300 * 6 * 256);
 }
 
 #[test]
 fn one_side_alone_may_be_ragged() {
-    let plain = Arguments::new().accepted().maps;
-    let plan = Arguments::new().with(|a| a.arrays.seqused_k = array(USED, 2)).accepted();
-    let of_plain_kernel = |map: Option<MapDescription>| map.map(|map| MapDescription { packing: None, ..map });
-    assert_eq!([plan.maps[0], plan.maps[3]].map(of_plain_kernel), [plain[0], plain[3]]);
-    assert_eq!(plan.maps[1].unwrap().dims, [128, 500, 2, 1001]);
-    assert_eq!(plan.features.unwrap().batch_rows, [0, 500, 500, 0]);
-    let plan = Arguments::new().with(|a| a.arrays.seqused_q = array(USED, 2)).accepted();
-    assert_eq!([plan.maps[1], plan.maps[2]], [plain[1], plain[2]]);
-    assert_eq!(plan.features.unwrap().batch_rows, [300, 0, 0, 300]);
+    let forms = |q: bool, k: bool| {
+        let plan = Arguments::new()
+            .with(|a| {
+                a.arrays.seqused_q = if q { array(USED, 2) } else { None };
+                a.arrays.seqused_k = if k { array(USED, 2) } else { None };
+                // In any case a general kernel.
+                a.options.softcap = Some(1.0);
+            })
+            .accepted();
+        let is_ragged = |map: Option<MapDescription>| matches!(map.unwrap().form, Form::Ragged { .. });
+        (plan.maps.map(is_ragged), plan.features.unwrap().batch_rows, plan.maps.map(|map| map.unwrap().dims))
+    };
+    let ragged = |rows: u64| [128, ROWS, if rows == 300 { 6 } else { 2 }, 2 * rows + 1];
+    let (q, k) = ([128, 300, 6, 2], [128, 500, 2, 2]);
+    assert_eq!(forms(false, false), ([false; 4], [0; 4], [q, k, k, q]));
+    assert_eq!(forms(false, true), ([false, true, true, false], [0, 500, 500, 0], [q, ragged(500), ragged(500), q]));
+    assert_eq!(forms(true, false), ([true, false, false, true], [300, 0, 0, 300], [ragged(300), k, k, ragged(300)]));
 }
 
 #[test]
 fn padded_tensors_in_either_order() {
     // 2 entries of 300 rows; [b, h, s, d] has the rows of 6 heads between the entries.
     let (map, batch_rows) = map_of_q(&padded(Arguments::of(2, 300, 500, 6, 2, 128, Layout::bshd), 2));
-    assert_eq!((map.dims, map.strides_bytes, batch_rows), ([128, 300, 6, 601], [6 * 256, 256, 6 * 256], 300));
-    assert_eq!(map.address, Q - 300 * 6 * 256);
+    assert_eq!((map.dims, map.strides_bytes, batch_rows), ([128, ROWS, 6, 601], [6 * 256, 256, 6 * 256], 300));
     let (map, batch_rows) = map_of_q(&padded(Arguments::of(2, 300, 500, 6, 2, 128, Layout::bhsd), 2));
-    assert_eq!((map.dims, map.strides_bytes, batch_rows), ([128, 300, 6, 2101], [256, 300 * 256, 256], 1800));
-    assert_eq!(map.address, Q - 300 * 256);
+    assert_eq!((map.dims, map.strides_bytes, batch_rows), ([128, ROWS, 6, 2101], [256, 300 * 256, 256], 1800));
     // Gaps of 7 rows between the entries.
     let gaps = Arguments::new().with(|a| a.q.layout.strides[0] = 307 * 6 * 128);
     let (map, batch_rows) = map_of_q(&padded(gaps, 2));
@@ -75,7 +88,7 @@ fn broadcast_tensors() {
     let one = Tensor4 { address: K, dtype: DType::Bf16, layout: Layout::bshd([1, 500, 1, 128]) };
     let shared = one.broadcast(Dim::Batch, 2).unwrap().broadcast(Dim::Heads, 2).unwrap();
     let plan = padded(Arguments::new(), 2).with(|a| a.k = shared).accepted();
-    assert_eq!((plan.maps[1].unwrap().dims, plan.params.k_steps.head), ([128, 500, 1, 501], 0));
+    assert_eq!((plan.maps[1].unwrap().dims, plan.params.k_steps.head), ([128, ROWS, 1, 501], 0));
     assert_eq!(plan.features.unwrap().batch_rows, [300, 0, 500, 300]);
     // One entry: no way to the next.
     let (map, batch_rows) = map_of_q(&padded(Arguments::of(1, 300, 500, 6, 2, 128, Layout::bshd), 1));
@@ -86,11 +99,10 @@ fn broadcast_tensors() {
 fn single_rows_take_any_stride() {
     let single = padded(Arguments::of(5, 1, 500, 6, 2, 128, Layout::bshd), 5).with(|a| a.q.layout.strides[1] = 3);
     let (map, batch_rows) = map_of_q(&single);
-    assert_eq!((map.dims, map.strides_bytes, batch_rows), ([128, 1, 6, 6], [6 * 256, 256, 6 * 256], 1));
-    assert_eq!(map.address, Q - 6 * 256);
+    assert_eq!((map.dims, map.strides_bytes, batch_rows), ([128, ROWS, 6, 6], [6 * 256, 256, 6 * 256], 1));
     // Not even entries: the row itself.
     let (map, batch_rows) = map_of_q(&padded(Arguments::of(1, 1, 500, 6, 2, 128, Layout::bshd), 1));
-    assert_eq!((map.dims, map.strides_bytes, batch_rows, map.address), ([128, 1, 6, 2], [256; 3], 0, Q - 256));
+    assert_eq!((map.dims, map.strides_bytes, batch_rows), ([128, ROWS, 6, 2], [256; 3], 0));
     // Entries that overlap, which no stride of rows can say.
     single.with(|a| a.q.layout.strides[0] = 64).is_unsupported("q.batch_stride");
 }
@@ -115,32 +127,42 @@ fn more_rows_than_the_kernels_count() {
         let arguments = padded(Arguments::of(2, 300, 500, 1, 1, 64, Layout::bshd), 2).with(apart);
         arguments.with(|a| a.k.layout.strides[0] = rows * 64)
     };
-    let most = MAX_SEQLEN as usize - 500;
-    assert_eq!(far(most).accepted().maps[1].unwrap().dims[3], u64::from(MAX_SEQLEN) + 1);
+    let most = RAGGED_ROWS as usize - 500;
+    assert_eq!(far(most).accepted().maps[1].unwrap().dims[3], ROWS + 1);
     far(most + 1).is_unsupported("k.layout");
 }
 
+/// Heads are the dimension next to the columns there, and rows of that may not overlap.
 #[test]
-fn maps_may_begin_below_the_address_space() {
-    let low = packed(5, 300, 500).with(|a| a.q.address = 0x1000).accepted();
-    assert_eq!(low.maps[0].unwrap().address, 0x1000u64.wrapping_sub(300 * 6 * 256));
+fn heads_that_overlap() {
+    let overlapping = |stride: usize| Arguments::new().with(|a| a.k.layout.strides[Dim::Heads as usize] = stride);
+    overlapping(120).accepted();
+    padded(overlapping(120), 2).is_unsupported("k.heads_stride");
+    padded(overlapping(0), 2).accepted();
+    padded(overlapping(128), 2).accepted();
 }
 
 /// The rows that a kernel's coordinates reach, by the arithmetic of the copy engine.
 #[test]
 fn coordinates_lead_to_the_rows_of_a_sequence() {
-    let plan = padded(Arguments::new(), 2).accepted();
-    let (map, batch_rows) = (plan.maps[0].unwrap(), u64::from(plan.features.unwrap().batch_rows[0]));
-    let [_, rows, heads, entries] = map.dims;
-    for (batch_idx, length) in [(0, 0), (0, 1), (0, 300), (1, 7), (1, 300)] {
-        let start = batch_idx * batch_rows;
-        for row in 0..300 + 64 {
-            let coordinates = [rows - length + row, heads - 1, start + length];
-            assert!(coordinates[2] < entries);
-            // Out of bounds exactly behind the end: filled with zeros, and clipped.
-            assert_eq!(coordinates[0] < rows, row < length);
-            let offset: u64 = coordinates.iter().zip(map.strides_bytes).map(|(coordinate, stride)| coordinate * stride).sum();
-            assert_eq!(map.address.wrapping_add(offset), Q + (start + row) * 6 * 256 + (heads - 1) * 256);
+    let far_apart = Arguments::new().with(apart).with(|a| a.q.layout = Layout { strides: [16 << 34, 1 << 34, 128], ..a.q.layout });
+    for arguments in [Arguments::new(), Arguments::of(2, 300, 500, 6, 2, 128, Layout::bhsd), far_apart] {
+        let plan = padded(arguments, 2).accepted();
+        let (map, batch_rows) = (plan.maps[0].unwrap(), u64::from(plan.features.unwrap().batch_rows[0]));
+        let EncodedDims { dims, strides_bytes, .. } = map.encoded();
+        assert!(strides_bytes.iter().all(|&stride| stride % 16 == 0 && stride < 1 << 40));
+        let [_, row_stride, head_stride] = arguments.q.layout.strides.map(|stride| 2 * stride as u64);
+        for (batch_idx, length) in [(0, 0), (0, 1), (0, 300), (1, 7), (1, 300)] {
+            let start = batch_idx * batch_rows;
+            for row in 0..300 + 64 {
+                let coordinates = [0, 5, ROWS - length + row, start + length, ROWS];
+                // Out of bounds exactly behind the end: filled with zeros, and clipped.
+                let inside = coordinates.iter().zip(dims).all(|(&coordinate, extent)| coordinate < extent);
+                assert_eq!(inside, row < length);
+                let steps = coordinates[1..].iter().zip(strides_bytes);
+                let offset = steps.fold(0u64, |offset, (coordinate, stride)| offset.wrapping_add(coordinate.wrapping_mul(stride)));
+                assert_eq!(map.address.wrapping_add(offset), arguments.q.address + (start + row) * row_stride + 5 * head_stride);
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use hopper_attention_kernels::params::MAX_SEQLEN;
 
+use super::map::Form;
 use super::*;
 use crate::{Dim, Layout};
 
@@ -102,8 +103,8 @@ fn a_plain_problem() {
         dtype: DType::Bf16,
         dims: [128, seqlen, heads, 2],
         strides_bytes: [heads * 256, 256, seqlen * heads * 256],
-        box_dims: [64, rows, 1, 1],
-        packing: None,
+        box_dims: [64, rows],
+        form: Form::Plain,
     };
     assert_eq!(plan.maps, [Some(map(Q, 300, 6, rows)), Some(map(K, 500, 2, keys)), Some(map(V, 500, 2, keys)), Some(map(O, 300, 6, rows))]);
 }

@@ -42,11 +42,11 @@ pub(super) unsafe fn store<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K
             let place = work.tile.place::<K>(consumer.cta, Operand::O);
             for panel in 0..K::TILE.panels_v() {
                 let (source, column) = (block + panel * Q_PANEL_BYTES, panel * PANEL_COLUMNS);
-                let row = place.first_row + consumer.first_row(work);
+                let (row, outer) = (place.first_row + consumer.first_row(work), place.outer);
                 if K::GENERAL {
-                    tma::store_5d(source, consumer.cta.maps.o, [column, place.head_in_group, row, place.head, place.last]);
+                    tma::store_5d(source, consumer.cta.maps.o, [column, place.head, row, outer[0], outer[1]]);
                 } else {
-                    tma::store_4d(source, consumer.cta.maps.o, [column, row, place.head, place.last]);
+                    tma::store_4d(source, consumer.cta.maps.o, [column, row, outer[0], outer[1]]);
                 }
             }
             tma::commit_group();

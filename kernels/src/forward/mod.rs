@@ -65,7 +65,7 @@ pub trait Kernel {
 /// Generic addresses of the tensor maps.
 #[derive(Clone, Copy)]
 pub struct TensorMaps {
-    /// Q `[head_dim, seqlen_q, num_heads, batch]`, boxes of 64 columns and 64 rows; of a general kernel as [`FeatureParams`] says.
+    /// Q `[head_dim, seqlen_q, num_heads, batch]`, boxes of 64 columns and 64 rows. Those of a general kernel are as [`FeatureParams`] says.
     pub q: u64,
     /// K `[head_dim, seqlen_k, num_heads_k, batch]`, boxes of 64 columns and tile_n rows.
     pub k: u64,

@@ -73,6 +73,7 @@ unsafe fn load_q<K: Kernel, const Q_STAGES: u32>(cta: &Cta<K::Args>, tile: &RowT
     let place = tile.place::<K>(cta, Operand::Q);
     for warpgroup_idx in 0..K::TILE.math_warpgroups() {
         let row = place.first_row + tile.first_row::<K>() + warpgroup_idx * warpgroup_queries::<K>(cta);
+        let outer = place.outer;
         // SAFETY: protocol: the rings' one producer, as promised; the boxes announced are the boxes loaded. Address: panels on 1024 bytes
         // (layout/smem.rs) of the stage acquired. Proxy: wgmma read Q there; O's ordinary writes came before a fence, a barrier, and the
         // store whose reads the release waited for.
@@ -82,9 +83,9 @@ unsafe fn load_q<K: Kernel, const Q_STAGES: u32>(cta: &Cta<K::Args>, tile: &RowT
             for panel in 0..K::TILE.panels() {
                 let (destination, column) = (block + panel * Q_PANEL_BYTES, panel * PANEL_COLUMNS);
                 if K::GENERAL {
-                    tma::load_5d(destination, cta.maps.q, barrier, [column, place.head_in_group, row, place.head, place.last]);
+                    tma::load_5d(destination, cta.maps.q, barrier, [column, place.head, row, outer[0], outer[1]]);
                 } else {
-                    tma::load_4d(destination, cta.maps.q, barrier, [column, row, place.head, place.last]);
+                    tma::load_4d(destination, cta.maps.q, barrier, [column, row, outer[0], outer[1]]);
                 }
             }
         }
@@ -133,6 +134,7 @@ impl<const IS_V: bool> KvLoader<IS_V> {
         while keys.n_block_end > end {
             keys.n_block_end -= 1;
             let key = keys.place.first_row + keys.n_block_end * K::TILE.tile_n;
+            let (head, outer) = (keys.place.head, keys.place.outer);
             // SAFETY: protocol: the ring's one producer, as promised; the boxes announced are the boxes loaded. Address: panels on 1024 bytes of
             // the stage acquired. Proxy: only wgmma has read the stage.
             unsafe {
@@ -141,7 +143,12 @@ impl<const IS_V: bool> KvLoader<IS_V> {
                 let barrier = self.ring.producer_acquire_for(self.state, stage_bytes);
                 for panel in 0..panels {
                     let destination = self.smem + self.state.stage * stage_bytes + panel * kv_panel_bytes(K::TILE);
-                    tma::load_4d(destination, self.map, barrier, [panel * PANEL_COLUMNS, key, keys.place.head, keys.place.last]);
+                    let column = panel * PANEL_COLUMNS;
+                    if K::GENERAL {
+                        tma::load_5d(destination, self.map, barrier, [column, head, key, outer[0], outer[1]]);
+                    } else {
+                        tma::load_4d(destination, self.map, barrier, [column, key, outer[0], outer[1]]);
+                    }
                 }
             }
             self.state.advance();

@@ -2,29 +2,31 @@
 //!
 //! In a plain kernel all sequences are alike, and a batch entry's rows are found by its index. A general kernel also takes *ragged* tensors, whose
 //! sequences end anywhere: packed one behind the other, or in batch entries of which not all rows count. Their maps are
-//! `[head_dim, rows, heads, total rows + 1]` with strides `[row, head, row]`, from `rows` rows before the tensor on, and a sequence's row `i` is
-//! found at
+//! `[head_dim, heads, R, total rows + 1, R + 1]` with `R` = [`RAGGED_ROWS`] and strides `[head, row, row, W]`, such that `R * W` is `-R * row`
+//! modulo 2^64, and a sequence's row `i` is found at
 //!
 //! ```text
-//! [.., rows - len + i, head, start + len]          rows before the tensor + (rows - len + i) + (start + len) = start + i
+//! [.., head, R - len + i, start + len, R]          (R - len + i) * row + (start + len) * row + R * W = (start + i) * row
 //! ```
 //!
-//! so that what lies at or behind its end, `i >= len`, lies outside of the map's second dimension: loads fill it with zeros, whatever the next
-//! sequence holds there, and stores leave it alone. (Of the same kind: Triton's ragged descriptors.)
+//! so that what lies at or behind its end, `i >= len`, lies outside of the map's third dimension: loads fill it with zeros, whatever the next
+//! sequence holds there, and stores leave it alone. (Of the same kind: Triton's ragged descriptors. A map that begins `R` rows before the
+//! tensor would need no last dimension; but a load of a box that lies wholly outside reads where the map begins, which must be memory.)
 //!
 //! A packed tensor's row tiles are numbered in slots, sequence `b`'s from `cu_seqlens[b] / tile_m + b` on, which is enough for its tiles whatever
 //! the lengths are. So the host, which does not know them, can count the slots, and the kernel finds a slot's sequence by bisection.
 //!
 //! Where queries are few, several query heads of one key head share a row tile of a general kernel (`FeatureParams::pack_log2`): it has
 //! `tile_m / 2^pack_log2` queries, a number that then stands for `tile_m` above, of `2^pack_log2` heads. The maps of Q and O have heads as their
-//! second dimension, so that TMA lays the heads of a query side by side, and takes O back in the same order; what lies behind the last head of
-//! the key head, as behind the last query, is out of bounds.
+//! second dimension, so that TMA lays the heads of a query side by side, and takes O back in the same order. What lies behind the last query
+//! is out of bounds, and what lies behind the last head of the key head; of ragged queries no tile reaches there, as `2^pack_log2` divides
+//! their number.
 
 use super::{Cta, Kernel};
 use crate::config::WARPGROUP_ROWS;
 use crate::function::{Head, MaskMod, ScoreMod};
 use crate::layout::smem::{ROW_TILE_BYTES, WORD_BYTES};
-use crate::params::{CoordinateSteps, Lengths, MAX_PACK_LOG2};
+use crate::params::{CoordinateSteps, Lengths, MAX_PACK_LOG2, RAGGED_ROWS};
 use crate::ptx::{memory, register};
 use crate::schedule::Tile;
 
@@ -76,17 +78,15 @@ pub(super) enum Operand {
     O,
 }
 
-/// Where TMA finds a head of a sequence.
+/// Where TMA finds a head of a sequence: the coordinates other than that of the columns.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
-    /// The coordinate before that of the rows; not there in maps of four dimensions.
-    pub head_in_group: u32,
+    /// The coordinate before that of the rows; not there in a plain kernel's maps.
+    pub head: u32,
     /// The coordinate of the sequence's first row.
     pub first_row: u32,
-    /// The coordinate behind that of the rows.
-    pub head: u32,
-    /// The last coordinate.
-    pub last: u32,
+    /// The coordinates behind that of the rows.
+    pub outer: [u32; 2],
 }
 
 impl RowTile {
@@ -220,21 +220,20 @@ impl RowTile {
             Operand::Q | Operand::O => self.head_idx::<K>(),
             Operand::K | Operand::V => self.key_head::<K>(cta),
         };
-        let (head, head_in_group) = match operand {
-            Operand::Q | Operand::O if pack_log2::<K>(cta) != 0 => {
-                let head_idx_k = self.key_head::<K>(cta);
-                (head_idx_k, head_idx - head_idx_k * params.heads_per_kv.divisor())
-            }
-            _ => (head_idx * steps.head, 0),
-        };
         if K::GENERAL && register::unknown(lengths.cu_seqlens | lengths.seqused) != 0 {
             let batch_rows = features.batch_rows[operand as usize];
             let start = if register::unknown(lengths.cu_seqlens) == 0 { self.batch_idx::<K>() * batch_rows } else { self.word(start) };
             let len = self.word(len);
-            Place { head_in_group, first_row: lengths.rows - len, head, last: start + len }
-        } else {
-            Place { head_in_group, first_row: 0, head, last: self.batch_idx::<K>() * steps.batch }
+            return Place { head: head_idx * steps.head, first_row: RAGGED_ROWS - len, outer: [start + len, RAGGED_ROWS] };
         }
+        let (head, outer_head) = match operand {
+            Operand::Q | Operand::O if pack_log2::<K>(cta) != 0 => {
+                let head_idx_k = self.key_head::<K>(cta);
+                (head_idx - head_idx_k * params.heads_per_kv.divisor(), head_idx_k)
+            }
+            _ => (0, head_idx * steps.head),
+        };
+        Place { head, first_row: 0, outer: [outer_head, self.batch_idx::<K>() * steps.batch] }
     }
 
     /// Which number of the LSE is that of the sequence's first query, in the tile's first head.
