@@ -250,7 +250,7 @@ mod tests {
         refused(&ptx(&good).replace("\n.version", "\n.visible .entry other(\n.version"), "2 entries");
         refused(&ptx(""), "its facts are missing");
         refused(&ptx(&line("0.0.0")), "made with version 0.0.0");
-        refused(&ptx(&good.replace("interface 1", "interface 0")), "interface 0");
+        refused(&ptx(&good.replace(&format!("interface {INTERFACE}"), "interface 0")), "interface 0");
         refused(&ptx(&good).replace("mine_param_6[24]", "mine_param_6[32]"), "32] bytes");
         refused(&ptx(&good.replace("bytes 24", "bytes 0")), "24] bytes");
         refused(&ptx(&good).replace(".align 8 .b8 mine_param_6[24]", ".b64 mine_param_6"), "8] bytes");

@@ -65,8 +65,11 @@ fn features_without_lengths() {
         assert_eq!((lengths.cu_seqlens, lengths.seqused), (0, 0));
     }
     assert_eq!((features.batch, features.batch_rows, features.q.rows, features.k.rows), (2, [0; 4], 300, 500));
-    let plain = Arguments::new().accepted().maps;
-    assert_eq!(plan.maps.map(|map| map.map(|map| MapDescription { form: Form::Plain, ..map })), plain);
+    let mut plain = Arguments::new().accepted().maps.map(Option::unwrap);
+    for keys in &mut plain[1..3] {
+        keys.box_dims[1] = plan.config.tile_n;
+    }
+    assert_eq!(plan.maps.map(|map| MapDescription { form: Form::Plain, ..map.unwrap() }), plain);
     let forms = plan.maps.map(|map| map.map(|map| map.form));
     let of_queries = Form::General(Packing { heads_per_kv: 3, pack_log2: 0 });
     assert_eq!(forms, [of_queries, Form::General(Packing::OF_KEYS), Form::General(Packing::OF_KEYS), of_queries].map(Some));

@@ -69,7 +69,7 @@ fn the_fewest_row_tiles() {
         (3, 64, 1, (32, 4)),
         (1, 200, 1, (64, 8)),
     ] {
-        assert_eq!(packed(&general(seqlen_q, heads, heads_k, 128).accepted()), expected, "{seqlen_q} queries, {heads} heads on {heads_k}");
+        assert_eq!(packed(&general(seqlen_q, heads, heads_k, 256).accepted()), expected, "{seqlen_q} queries, {heads} heads on {heads_k}");
     }
     // Row tiles of 192 rows.
     assert_eq!(packed(&general(24, 8, 1, 64).accepted()), (8, 2));
@@ -131,7 +131,7 @@ fn coordinates_lead_to_queries_and_heads() {
 #[test]
 fn ragged_queries() {
     let ragged = |batch: usize, total: usize| {
-        Arguments::of(1, total, 500, 8, 1, 128, Layout::bshd).with(|a| {
+        Arguments::of(1, total, 500, 8, 1, 256, Layout::bshd).with(|a| {
             apart(a);
             a.arrays.cu_seqlens_q = array(CU, batch + 1);
             a.arrays.cu_seqlens_k = array(CU, batch + 1);
@@ -141,9 +141,9 @@ fn ragged_queries() {
     let plan = ragged(100, 100).accepted();
     assert_eq!(packed(&plan), (8, 100 / 16 + 100));
     assert_eq!(plan.params.schedule.tile(0), Some(Tile { m_block: 100 / 16 + 99, head_idx: 0, batch_idx: 0 }));
-    let (q, row) = (plan.maps[0].unwrap().encoded(), 8 * 256);
-    assert_eq!((q.dims, q.box_dims), ([128, 8, 1 << 30, 101, (1 << 30) + 1], [64, 8, 8, 1, 1]));
-    assert_eq!(q.strides_bytes, [256, row, row, (1 << 34) - row]);
+    let (q, row) = (plan.maps[0].unwrap().encoded(), 8 * 512);
+    assert_eq!((q.dims, q.box_dims), ([256, 8, 1 << 30, 101, (1 << 30) + 1], [64, 8, 8, 1, 1]));
+    assert_eq!(q.strides_bytes, [512, row, row, (1 << 34) - row]);
     // The mean decides: half a row tile is lost a sequence and a row of tiles, so that also longer ones profit.
     for (batch, total, expected) in [(4, 1000, 8), (2, 1000, 1), (1, 1000, 1), (1000, 3000, 8)] {
         assert_eq!(packed(&ragged(batch, total).accepted()).0, expected, "{total} queries of {batch} sequences");
@@ -153,7 +153,7 @@ fn ragged_queries() {
         packed(
             &ragged(100, 100)
                 .with(|a| {
-                    let layout = Layout::bshd([1, 100, heads, 128]);
+                    let layout = Layout::bshd([1, 100, heads, 256]);
                     (a.q.layout, a.o.layout) = (layout, layout);
                 })
                 .accepted(),
@@ -162,7 +162,7 @@ fn ragged_queries() {
     };
     assert_eq!([1, 2, 6, 7, 12, 40, 64, 128].map(of_heads), [1, 2, 2, 1, 4, 8, 64, 64]);
     // Padded: no more than the rows.
-    let padded = |seqlen_q, heads, heads_k| general(seqlen_q, heads, heads_k, 128).with(|a| a.arrays.seqused_q = array(CU, 2));
+    let padded = |seqlen_q, heads, heads_k| general(seqlen_q, heads, heads_k, 256).with(|a| a.arrays.seqused_q = array(CU, 2));
     assert_eq!(packed(&padded(16, 8, 1).accepted()).0, 8);
     assert_eq!(packed(&padded(2000, 8, 1).accepted()).0, 1);
 }
@@ -176,7 +176,7 @@ fn a_slot_for_every_row_tile() {
     };
     for _ in 0..300 {
         let (batch, total) = (1 + draw(20), 1 + draw(900));
-        let plan = Arguments::of(1, total as usize, 500, 14, 2, 128, Layout::bshd)
+        let plan = Arguments::of(1, total as usize, 500, 14, 2, 256, Layout::bshd)
             .with(|a| {
                 apart(a);
                 a.arrays.cu_seqlens_q = array(CU, batch as usize + 1);
@@ -268,7 +268,7 @@ fn plain_calls_that_are_packed() {
     };
     let plain = |causal| Family::Plain { causal };
     // Where both kernels have the same key tiles: by the number of row tiles.
-    for (head_dim, causal) in [(96, true), (128, false), (128, true), (192, false), (192, true), (256, false), (256, true)] {
+    for (head_dim, causal) in [(96, true), (128, true), (192, false), (192, true), (256, false), (256, true)] {
         let family = |batch, seqlen_q, heads| family(batch, seqlen_q, 2000, heads, head_dim, causal);
         let tile_m = forward_config(head_dim as u32, head_dim as u32, causal).unwrap().tile_m as usize;
         assert_eq!(family(8, 1, (32, 8)), GENERAL, "{head_dim} {causal}");
@@ -280,7 +280,7 @@ fn plain_calls_that_are_packed() {
         assert_eq!([family(4, 1, (33, 11)), family(4, 1, (34, 17))], [plain(causal), GENERAL]);
     }
     // Elsewhere by the lengths alone.
-    for (head_dim, causal) in [(64, false), (64, true), (96, false)] {
+    for (head_dim, causal) in [(64, false), (64, true), (96, false), (128, false)] {
         let tile_m = forward_config(head_dim as u32, head_dim as u32, causal).unwrap().tile_m as usize;
         for (batch, heads) in [(1, (1, 1)), (1, (8, 8)), (1, (8, 2)), (50, (8, 2)), (50, (8, 8))] {
             let family = |seqlen_q, seqlen_k| family(batch, seqlen_q, seqlen_k, heads, head_dim, causal);
