@@ -277,7 +277,8 @@ impl<T: TestElement> Comparison<'_, T> {
             compared += self.head_dim_v;
             judgement.unlike_tiled += elements.filter(|&i| (self.got_o(i) - self.tiled_o(i)).abs() > ulp).count();
         }
-        let (unlike, allowed) = (judgement.unlike_tiled, 4 + compared / 5000);
+        // Such a P moves all columns of its row: as many as in one row may differ in any case.
+        let (unlike, allowed) = (judgement.unlike_tiled, self.head_dim_v.max(4) + compared / 5000);
         ensure!(
             unlike <= allowed,
             "{unlike} of {compared} elements of O differ from the kernel's model by more than an ulp of their row, more than {allowed}"
