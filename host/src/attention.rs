@@ -269,6 +269,47 @@ impl Attention {
             )
         }
     }
+
+    /// [`Attention::forward_into_with`] by a kernel of the caller's own score and mask functions, to which `args` is handed; see
+    /// [`raw::forward_custom`], which this calls.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`raw::forward_custom`].
+    ///
+    /// # Safety
+    ///
+    /// That of [`Attention::forward_into_with`]; and that of [`Attention::forward_custom`], until the work on `stream` is done.
+    #[expect(clippy::too_many_arguments, reason = "those of `forward_into_with`, the kernel and its parameter")]
+    pub unsafe fn forward_custom_into<'a, 'o, T: Element, A: Copy>(
+        &self,
+        kernel: &CustomKernel,
+        args: &A,
+        q: impl Into<TensorView<'a, T>>,
+        k: impl Into<TensorView<'a, T>>,
+        v: impl Into<TensorView<'a, T>>,
+        o: impl Into<TensorViewMut<'o, T>>,
+        lse: Option<&mut DeviceSlice<f32>>,
+        arrays: &Arrays<'_>,
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        let (q, k, v, o) = (q.into(), k.into(), v.into(), o.into());
+        // SAFETY: passed on to the caller. The views were checked against the memory they borrow.
+        unsafe {
+            raw::forward_custom(
+                kernel,
+                args,
+                q.as_raw(),
+                k.as_raw(),
+                v.as_raw(),
+                o.as_raw(),
+                lse.map(|lse| raw_lse(lse)),
+                &self.options,
+                &arrays.as_raw(),
+                stream.as_inner().cast(),
+            )
+        }
+    }
 }
 
 impl<T: Element> Output<T> {

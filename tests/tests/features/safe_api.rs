@@ -1,6 +1,7 @@
 //! The layer on cust: packed sequences by safe calls, and what it refuses.
 
 use cust::memory::{CopyDestination, DeviceBuffer};
+use cust::stream::{Stream, StreamFlags};
 use half::{bf16, f16};
 use hopper_attention::reference::{HostTensor, Problem, Row, exact};
 use hopper_attention::{Arrays, Attention, Error, Layout, Tensor};
@@ -117,6 +118,28 @@ fn custom() -> Result<(), Failure> {
     for row in [0, TOTAL - 1] {
         let nothing = o[row * row_elements..(row + 1) * row_elements].iter().all(|o| o.to_f32() == 0.0);
         ensure!(nothing, "row {row} belongs to nobody, but is not 0");
+    }
+
+    // The same into memory of one's own, where rows of nobody keep what they held.
+    let stream = Stream::new(StreamFlags::NON_BLOCKING, None).map_err(failed)?;
+    let mut into = Tensor::from_slice(&vec![f16::ONE; host[0].len()], layout)?;
+    let mut into_lse = DeviceBuffer::from_slice(&vec![1.0f32; lse.len()]).map_err(failed)?;
+    // SAFETY: as above; the tensors have been written, outlive the work, which is waited for, and nothing else touches them.
+    unsafe {
+        let attention = Attention::new().causal(true);
+        attention.forward_custom_into(kernel, &(), &q, &k, &v, &mut into, Some(&mut into_lse), &arrays, &stream)?;
+    }
+    stream.synchronize().map_err(failed)?;
+    let (into, mut kept_lse) = (into.to_vec()?, vec![f32::NAN; lse.len()]);
+    into_lse.copy_to(&mut kept_lse).map_err(failed)?;
+    let is_kept = |row: usize| row == 0 || row == TOTAL - 1;
+    for (i, (into, o)) in into.iter().zip(&o).enumerate() {
+        let expected = if is_kept(i / row_elements) { f16::ONE } else { *o };
+        ensure!(into.to_bits() == expected.to_bits(), "element {i} of O is {into}, but was {expected}");
+    }
+    for (i, (into, lse)) in kept_lse.iter().zip(&lse).enumerate() {
+        let expected = if is_kept(i % TOTAL) { 1.0 } else { *lse };
+        ensure!(into.to_bits() == expected.to_bits(), "number {i} of the LSE is {into}, but was {expected}");
     }
     Ok(())
 }
