@@ -168,8 +168,9 @@ pub unsafe fn forward(
 /// The kernel bounds every length by the tensors, so wrong ones (decreasing, negative, beyond the end) make wrong results, but nothing
 /// outside of the tensors is read or written. [`check_lengths`] finds them.
 ///
-/// A padded tensor whose sequences have lengths of their own needs a batch stride that is a multiple of its sequence stride, and at most
-/// 2^31 - 1025 rows from its first to its last, in steps of the sequence stride: `[b, s, h, d]` and `[b, h, s, d]` have that.
+/// A tensor whose sequences have lengths of their own needs at most 2^30 rows from its first to its last, in steps of the sequence stride, and
+/// heads that do not overlap, unless they are one (a stride of 0). A padded one also needs a batch stride that is a multiple of its sequence
+/// stride: `[b, s, h, d]` and `[b, h, s, d]` have that.
 ///
 /// # Which kernel
 ///
@@ -182,13 +183,13 @@ pub unsafe fn forward(
 /// # Few queries
 ///
 /// A kernel works on tiles of 128 or 192 rows. In the general kernels, but not those with ALiBi, the query heads of one key head share them
-/// where that makes fewer tiles: 8 queries of 8 heads take as long as 64 queries of one. This needs query heads that lie apart in `q` (their
-/// stride is not 0). It moves no bit of a result, unless V holds NaN or infinity, which reach the rows of a tile that do not see them, too.
+/// where that makes fewer tiles: 8 queries of 8 heads take as long as 64 queries of one. Of sequences with lengths of their own as many heads do
+/// as a power of two that divides those of the key head. This needs query heads that lie apart in `q` (their stride is not 0). It moves no bit of a result, unless V holds NaN or infinity, which reach the rows of a tile that do not see them, too.
 ///
 /// For this, some calls run a general kernel that might run a plain one: those that have fewer key heads than query heads, more than 132 row
 /// tiles, and half as many or fewer with shared ones. They get the same bits. Where the two kernels take keys in tiles of different sizes
-/// (head_dim up to 64, and up to 96 without a mask), the lengths alone decide, so that results do not depend on the number of heads: up to 96
-/// queries on 1024 or more keys run the general kernel.
+/// (head_dim up to 64, and up to 128 without a mask), the lengths alone decide, so that results do not depend on the number of heads: up to 96
+/// queries, or 64 for a head_dim above 96, on 1024 or more keys run the general kernel.
 ///
 /// # Errors
 ///
