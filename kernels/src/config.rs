@@ -374,9 +374,15 @@ mod tests {
 
     #[test]
     fn few_queries_on_many_keys_take_general_tiles() {
-        for (head_dim, causal, other_tiles) in
-            [(64, false, true), (64, true, true), (96, false, true), (96, true, false), (128, false, false)]
-        {
+        for (head_dim, causal, other_tiles) in [
+            (64, false, true),
+            (64, true, true),
+            (96, false, true),
+            (96, true, false),
+            (128, false, true),
+            (128, true, false),
+            (256, false, false),
+        ] {
             let tile_m = forward_config(head_dim, head_dim, causal).unwrap().tile_m as usize;
             for (seqlen_q, seqlen_k, few) in
                 [(1, MANY_KEYS, true), (tile_m / 2, 1 << 30, true), (tile_m / 2 + 1, 1 << 30, false), (1, MANY_KEYS - 1, false)]
