@@ -57,10 +57,11 @@ pub(crate) unsafe fn enqueue(context: &Context, plan: &Plan, custom: Option<&Cus
         (&raw mut features).cast(),
         args.cast_mut(),
     ];
-    // SAFETY: the kernel takes four tensor maps and the parameters, a general one the features too, and one of the caller's functions its own, in this order and of these sizes; the
-    // driver reads as many as the kernel takes, and copies them during the call. The kernel reads the arrays of `features` and of Q, K and
-    // V what their maps describe, and writes what O's map and `params.lse` do, for which the caller answers: a ragged map, whose
-    // addresses wrap round, is asked only for rows of the tensor, whatever the lengths (see `Mapped::into_ragged`).
+    // SAFETY: the kernel takes four tensor maps and the parameters, a general one the features too, and one of the caller's functions its
+    // own, in this order and of these sizes; the driver reads as many as the kernel takes, and copies them during the call. The kernel reads
+    // the arrays of `features` and of Q, K and V what their maps describe, and writes what O's map and `params.lse` do, for which the caller
+    // answers: a ragged map, whose addresses wrap round, is asked only for rows of the tensor, whatever the lengths (see
+    // `Mapped::into_ragged`); and a load that lies wholly outside reads where the map begins, which is the tensor's first row.
     let code = unsafe {
         let smem_bytes = plan.config.smem_bytes();
         context.driver.cuLaunchKernel(function, grid, 1, 1, threads, 1, 1, smem_bytes, stream, arguments.as_mut_ptr(), ptr::null_mut())

@@ -45,7 +45,7 @@
 //! | elements | f16 and bf16; products accumulate in f32, the softmax is f32 |
 //! | head_dim | every multiple of 8 up to 256; that of V and O may be another than that of Q and K |
 //! | lengths | seqlen_q and seqlen_k independent, 0 to 2^31 - 1025, no multiples of anything |
-//! | sequences of several lengths | packed, or padded with lengths, Q and K/V each in its own way; the lengths stay on the device ([`raw::forward_with`]) |
+//! | sequences of several lengths | packed, or padded with lengths, Q and K/V each in its own way, up to 2^30 rows; the lengths stay on the device ([`raw::forward_with`]) |
 //! | mask | none, causal, or a window: query `i` sees keys from `p - window_left` to `p + window_right`, with `p = i + seqlen_k - seqlen_q`; causal is `window_right = 0` |
 //! | logits | a soft cap, or ALiBi; attention sinks |
 //! | heads | num_heads any multiple of num_heads_k |

@@ -183,8 +183,9 @@ pub unsafe fn forward(
 /// # Few queries
 ///
 /// A kernel works on tiles of 128 or 192 rows. In the general kernels, but not those with ALiBi, the query heads of one key head share them
-/// where that makes fewer tiles: 8 queries of 8 heads take as long as 64 queries of one. Of sequences with lengths of their own as many heads do
-/// as a power of two that divides those of the key head. This needs query heads that lie apart in `q` (their stride is not 0). It moves no bit of a result, unless V holds NaN or infinity, which reach the rows of a tile that do not see them, too.
+/// where that makes fewer tiles: 8 queries of 8 heads take as long as 64 queries of one. Of sequences with lengths of their own so many heads
+/// do as a power of two that divides those of the key head. This needs query heads that lie apart in `q` (their stride is not 0). It moves no
+/// bit of a result, unless V holds NaN or infinity, which reach the rows of a tile that do not see them, too.
 ///
 /// For this, some calls run a general kernel that might run a plain one: those that have fewer key heads than query heads, more than 132 row
 /// tiles, and half as many or fewer with shared ones. They get the same bits. Where the two kernels take keys in tiles of different sizes

@@ -27,7 +27,7 @@ pub struct CoordinateSteps {
 ///
 /// The maps describe Q, K, V and O in four dimensions, innermost first: `[head_dim, seqlen, heads, batch]`, with boxes of
 /// `[64, 64, 1, 1]` for Q and O and `[64, tile_n, 1, 1]` for K and V, 128-byte swizzle, and the true head_dim as inner extent (so that loads
-/// fill with zeros and stores are clipped). Those of Q and O of a general kernel have one dimension more, see [`FeatureParams::pack_log2`].
+/// fill with zeros and stores are clipped). Those of a general kernel have one dimension more, see [`FeatureParams`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ForwardParams {
@@ -92,7 +92,7 @@ pub struct FeatureParams {
     pub head_tiles: FastDivisor,
     /// A row tile's rows are those of `2^pack_log2` query heads of one key head (of fewer, in the last tile over these), the heads of one query
     /// side by side: row `r` is query `r >> pack_log2`, head `r % 2^pack_log2`. At most [`MAX_PACK_LOG2`]; 0 in the kernels whose score
-    /// function looks at heads or positions, and where Q's heads are broadcast; of ragged queries it divides the heads of a key head.
+    /// function looks at heads or positions, and where Q's heads are broadcast; of ragged queries `2^pack_log2` divides the heads of a key head.
     pub pack_log2: u32,
 }
 

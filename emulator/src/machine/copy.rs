@@ -46,8 +46,8 @@ struct Row {
 }
 
 impl TensorMap {
-    /// The rows of the box at `coords`; the addresses are those of the inner coordinate 0, by arithmetic that wraps round, as the hardware's
-    /// does.
+    /// The rows of the box at `coords`; the addresses are those of the inner coordinate 0, by arithmetic that wraps round, as the
+    /// hardware's does.
     fn rows(&self, coords: &[i64; 5]) -> Vec<Row> {
         let counts = self.box_elements();
         let row_bytes = counts[0] * self.element_bytes();
@@ -276,7 +276,7 @@ impl<'a, O: Observer> Cta<'a, O> {
                     let mut data = blank.clone();
                     if let Some(address) = row.address.filter(|_| count > 0) {
                         let inside = &mut data[(first * element) as usize..((first + count) * element) as usize];
-                        self.read_row(copy, map, address + inner * u64::from(element), inside)?;
+                        self.read_row(copy, map, address.wrapping_add(inner * u64::from(element)), inside)?;
                     }
                     self.write_shared(copy, map.swizzle, copy.shared + row.linear, &data)?;
                 }
@@ -291,7 +291,7 @@ impl<'a, O: Observer> Cta<'a, O> {
         let runs: Vec<(u64, &mut [u8])> = if step == 1 {
             vec![(address, into)]
         } else {
-            into.chunks_mut(element).enumerate().map(|(i, cell)| (address + (i * step * element) as u64, cell)).collect()
+            into.chunks_mut(element).enumerate().map(|(i, cell)| (address.wrapping_add((i * step * element) as u64), cell)).collect()
         };
         for (address, cell) in runs {
             let bytes = cell.len() as u64;
@@ -329,13 +329,13 @@ impl<'a, O: Observer> Cta<'a, O> {
                     let Some(address) = row.address.filter(|_| count > 0) else { continue };
                     let from = (row.linear + first * element) as usize;
                     let inside = &data[from..from + (count * element) as usize];
-                    let address = address + inner * u64::from(element);
+                    let address = address.wrapping_add(inner * u64::from(element));
                     if map.element_strides[0] == 1 {
                         self.write_global(copy, address, inside, reduction)?;
                         continue;
                     }
                     for (i, cell) in inside.chunks(element as usize).enumerate() {
-                        let to = address + i as u64 * u64::from(map.element_strides[0] * element);
+                        let to = address.wrapping_add(i as u64 * u64::from(map.element_strides[0] * element));
                         self.write_global(copy, to, cell, reduction)?;
                     }
                 }

@@ -35,8 +35,8 @@ pub(crate) struct MapDescription {
 pub(crate) enum Form {
     /// A plain kernel.
     Plain,
-    /// A general kernel. Heads that share row tiles have a dimension of their own inside of the rows', so that they lie side by side in a box;
-    /// where none do, it has one entry, and the heads stay together.
+    /// A general kernel. Heads that share row tiles have a dimension of their own inside of the rows', so that they lie side by side in a
+    /// box; where none do, it has one entry, and the heads stay together.
     General(Packing),
     /// A general kernel, for sequences that have lengths of their own.
     Ragged {
