@@ -142,27 +142,107 @@ fn heads_that_overlap() {
     padded(overlapping(128), 2).accepted();
 }
 
-/// The rows that a kernel's coordinates reach, by the arithmetic of the copy engine.
+/// Whether coordinates are within the map, and the address that they lead to, by the arithmetic of the copy engine.
+fn reached(map: &MapDescription, coordinates: [u64; 5]) -> (bool, u64) {
+    let EncodedDims { dims, strides_bytes, .. } = map.encoded();
+    // They are signed numbers of 32 bits.
+    assert!(coordinates.iter().all(|&coordinate| coordinate < 1 << 31));
+    let inside = coordinates.iter().zip(dims).all(|(&coordinate, extent)| coordinate < extent);
+    let steps = coordinates[1..].iter().zip(strides_bytes);
+    (inside, steps.fold(map.address, |address, (coordinate, stride)| address.wrapping_add(coordinate.wrapping_mul(stride))))
+}
+
+/// What `cuTensorMapEncodeTiled` asks of a general kernel's map.
+fn obeys_the_driver(map: &MapDescription) {
+    let EncodedDims { rank, dims, strides_bytes, box_dims } = map.encoded();
+    assert_eq!(rank, 5);
+    assert!(dims.iter().all(|extent| (1..=1 << 32).contains(extent)), "{dims:?}");
+    assert!(box_dims.iter().all(|extent| (1..=256).contains(extent)), "{box_dims:?}");
+    assert!(strides_bytes.iter().all(|&stride| stride > 0 && stride % 16 == 0 && stride < 1 << 40), "{strides_bytes:?}");
+    assert!(strides_bytes[0] >= 2 * dims[0], "{strides_bytes:?} for {dims:?}");
+}
+
+/// The rows that a kernel's coordinates reach.
 #[test]
 fn coordinates_lead_to_the_rows_of_a_sequence() {
     let far_apart = Arguments::new().with(apart).with(|a| a.q.layout = Layout { strides: [16 << 34, 1 << 34, 128], ..a.q.layout });
     for arguments in [Arguments::new(), Arguments::of(2, 300, 500, 6, 2, 128, Layout::bhsd), far_apart] {
         let plan = padded(arguments, 2).accepted();
         let (map, batch_rows) = (plan.maps[0].unwrap(), u64::from(plan.features.unwrap().batch_rows[0]));
-        let EncodedDims { dims, strides_bytes, .. } = map.encoded();
-        assert!(strides_bytes.iter().all(|&stride| stride % 16 == 0 && stride < 1 << 40));
+        obeys_the_driver(&map);
         let [_, row_stride, head_stride] = arguments.q.layout.strides.map(|stride| 2 * stride as u64);
         for (batch_idx, length) in [(0, 0), (0, 1), (0, 300), (1, 7), (1, 300)] {
             let start = batch_idx * batch_rows;
             for row in 0..300 + 64 {
-                let coordinates = [0, 5, ROWS - length + row, start + length, ROWS];
                 // Out of bounds exactly behind the end: filled with zeros, and clipped.
-                let inside = coordinates.iter().zip(dims).all(|(&coordinate, extent)| coordinate < extent);
+                let (inside, address) = reached(&map, [0, 5, ROWS - length + row, start + length, ROWS]);
                 assert_eq!(inside, row < length);
-                let steps = coordinates[1..].iter().zip(strides_bytes);
-                let offset = steps.fold(0u64, |offset, (coordinate, stride)| offset.wrapping_add(coordinate.wrapping_mul(stride)));
-                assert_eq!(map.address.wrapping_add(offset), arguments.q.address + (start + row) * row_stride + 5 * head_stride);
+                assert_eq!(address, arguments.q.address + (start + row) * row_stride + 5 * head_stride);
             }
         }
     }
+}
+
+/// Any shape and strides of a general kernel, the bytes at which strides end and at which the way back wraps round among them.
+fn anything(mut draw: impl FnMut(usize) -> usize) -> Arguments {
+    const FAR: [usize; 6] = [(1 << 33) - 8, 1 << 33, (1 << 33) + 8, (1 << 39) - (1 << 33), (1 << 39) - 8, 1 << 39];
+    const NEAR: [usize; 6] = [0, 8, 120, 128, 256, 768];
+    const LENGTHS: [usize; 3] = [1, 2, 77];
+    let (batch, heads_k, head_dim) = (1 + draw(3), 1 + draw(2), [8, 64, 128, 256][draw(4)]);
+    let (heads, seqlen_q, seqlen_k) = (heads_k * [1, 2, 6][draw(3)], LENGTHS[draw(3)], LENGTHS[draw(3)]);
+    let mut arguments = Arguments::of(batch, seqlen_q, seqlen_k, heads, heads_k, head_dim, Layout::bshd);
+    arguments.options.softcap = Some(1.0);
+    arguments.arrays.seqused_q = if draw(2) == 0 { array(USED, batch) } else { None };
+    arguments.arrays.seqused_k = if draw(2) == 0 { array(USED, batch) } else { None };
+    for (tensor, address) in [&mut arguments.q, &mut arguments.k, &mut arguments.v, &mut arguments.o].into_iter().zip(1..) {
+        tensor.address = address << 56;
+        if draw(2) == 0 {
+            tensor.layout = Layout::bhsd(tensor.layout.shape);
+        }
+        let strides = &mut tensor.layout.strides;
+        if draw(2) == 0 {
+            strides[draw(3)] = if draw(2) == 0 { NEAR[draw(6)] } else { FAR[draw(6)] };
+        }
+        // Batch entries that are whole rows apart.
+        if draw(4) == 0 {
+            strides[0] = strides[1];
+        }
+    }
+    arguments
+}
+
+/// What is accepted obeys the driver, and a kernel's coordinates lead where the layout says.
+#[test]
+fn maps_of_any_strides() {
+    let mut state = 1u64;
+    let mut draw = |below: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % below
+    };
+    let (mut ragged, mut others) = (0, 0);
+    for _ in 0..20_000 {
+        let arguments = anything(&mut draw);
+        let Ok(plan) = arguments.plan() else { continue };
+        let (plan, one) = (plan.expect("there are rows"), CoordinateSteps { head: 1, batch: 1 });
+        let steps = [plan.params.q_steps, plan.params.k_steps, plan.params.v_steps, one];
+        for (i, tensor) in [arguments.q, arguments.k, arguments.v, arguments.o].into_iter().enumerate() {
+            let (map, batch_rows) = (plan.maps[i].unwrap(), u64::from(plan.features.unwrap().batch_rows[i]));
+            obeys_the_driver(&map);
+            *(if let Form::Ragged { .. } = map.form { &mut ragged } else { &mut others }) += 1;
+            let [batch, rows, heads, _] = tensor.layout.shape.map(|extent| extent as u64);
+            let (head_step, batch_step) = (u64::from(steps[i].head), u64::from(steps[i].batch));
+            for (entry, row, head) in [(0, 0, 0), (batch - 1, 0, heads - 1), (0, rows - 1, heads - 1), (batch - 1, rows - 1, 0)] {
+                let coordinates = match map.form {
+                    Form::Ragged { .. } => [0, head * head_step, ROWS - rows + row, entry * batch_rows + rows, ROWS],
+                    Form::General(Packing { pack_log2: 0, .. }) => [0, 0, row, head * head_step, entry * batch_step],
+                    Form::General(Packing { heads_per_kv, .. }) => [0, head % heads_per_kv, row, head / heads_per_kv, entry * batch_step],
+                    Form::Plain => panic!("a soft cap is a general kernel's"),
+                };
+                let [batch_stride, row_stride, head_stride] = tensor.layout.strides.map(|stride| 2 * stride as u64);
+                let address = tensor.address + entry * batch_stride + row * row_stride + head * head_stride;
+                assert_eq!(reached(&map, coordinates), (true, address), "{tensor:?}");
+            }
+        }
+    }
+    assert!(ragged > 4000 && others > 4000, "{ragged} {others}");
 }
