@@ -145,8 +145,8 @@ impl Attention {
     ///
     /// # Safety
     ///
-    /// The kernel is what [`CustomKernel::from_ptx`] describes, `A` is the `args` type that it was defined with, and `args` is what its functions ask for: memory that they read, for instance,
-    /// is allocated, of the current context, and written by nobody until this returns.
+    /// The kernel is what [`CustomKernel::from_ptx`] describes, `A` is the `args` type that it was defined with, and `args` is what its
+    /// functions ask for: memory that they read, for instance, is allocated, of the current context, and written by nobody until this returns.
     pub unsafe fn forward_custom<'a, T: Element, A: Copy>(
         &self,
         kernel: &CustomKernel,
@@ -233,8 +233,8 @@ impl Attention {
         unsafe { self.forward_into_with(q, k, v, o, lse, &Arrays::new(), stream) }
     }
 
-    /// [`Attention::forward_into`] with packed or padded sequences of several lengths, attention sinks or ALiBi; see [`raw::forward_with`],
-    /// which this calls. Lengths are not checked, and rows of O and LSE that are no queries keep what they held.
+    /// [`Attention::forward_into`] with packed or padded sequences of several lengths, attention sinks or ALiBi; see [`raw::forward_with`].
+    /// Lengths are not checked, and rows of O and LSE that are no queries keep what they held.
     ///
     /// # Errors
     ///
@@ -254,24 +254,12 @@ impl Attention {
         arrays: &Arrays<'_>,
         stream: &Stream,
     ) -> Result<(), Error> {
-        let (q, k, v, o) = (q.into(), k.into(), v.into(), o.into());
-        // SAFETY: passed on to the caller. The views were checked against the memory they borrow.
-        unsafe {
-            raw::forward_with(
-                q.as_raw(),
-                k.as_raw(),
-                v.as_raw(),
-                o.as_raw(),
-                lse.map(|lse| raw_lse(lse)),
-                &self.options,
-                &arrays.as_raw(),
-                stream.as_inner().cast(),
-            )
-        }
+        // SAFETY: passed on to the caller.
+        unsafe { self.enqueue(None, [q.into(), k.into(), v.into()], o.into(), lse, arrays, stream) }
     }
 
     /// [`Attention::forward_into_with`] by a kernel of the caller's own score and mask functions, to which `args` is handed; see
-    /// [`raw::forward_custom`], which this calls.
+    /// [`raw::forward_custom`].
     ///
     /// # Errors
     ///
@@ -293,22 +281,28 @@ impl Attention {
         arrays: &Arrays<'_>,
         stream: &Stream,
     ) -> Result<(), Error> {
-        let (q, k, v, o) = (q.into(), k.into(), v.into(), o.into());
+        // SAFETY: passed on to the caller.
+        unsafe { self.enqueue(Some(Custom::new(kernel, args)?), [q.into(), k.into(), v.into()], o.into(), lse, arrays, stream) }
+    }
+
+    /// [`Attention::forward_into_with`], or [`Attention::forward_custom_into`] by `custom`.
+    ///
+    /// # Safety
+    ///
+    /// That of [`Attention::forward_into_with`], or of [`Attention::forward_custom_into`].
+    unsafe fn enqueue<T: Element>(
+        &self,
+        custom: Option<Custom<'_>>,
+        [q, k, v]: [TensorView<'_, T>; 3],
+        o: TensorViewMut<'_, T>,
+        lse: Option<&mut DeviceSlice<f32>>,
+        arrays: &Arrays<'_>,
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        let tensors = [q.as_raw(), k.as_raw(), v.as_raw(), o.as_raw()];
+        let (lse, stream) = (lse.map(|lse| raw_lse(lse)), stream.as_inner().cast());
         // SAFETY: passed on to the caller. The views were checked against the memory they borrow.
-        unsafe {
-            raw::forward_custom(
-                kernel,
-                args,
-                q.as_raw(),
-                k.as_raw(),
-                v.as_raw(),
-                o.as_raw(),
-                lse.map(|lse| raw_lse(lse)),
-                &self.options,
-                &arrays.as_raw(),
-                stream.as_inner().cast(),
-            )
-        }
+        unsafe { raw::enqueue(custom.as_ref(), tensors, lse, &self.options, &arrays.as_raw(), stream) }
     }
 }
 

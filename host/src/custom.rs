@@ -48,7 +48,8 @@ struct Facts {
 }
 
 impl CustomKernel {
-    /// The kernel of a PTX file's text, as `hopper-attention-builder` made it of a `forward_kernel!` of this version; a launch relies on its being that.
+    /// The kernel of a PTX file's text, as `hopper-attention-builder` made it of a `forward_kernel!` of this version; a launch relies on its
+    /// being that.
     ///
     /// # Errors
     ///

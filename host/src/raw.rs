@@ -254,7 +254,8 @@ pub(crate) unsafe fn enqueue(
 ///
 /// # Safety
 ///
-/// As [`forward_with`]. The kernel is what [`CustomKernel::from_ptx`] describes, `A` is the `args` type that it was defined with, and `args` is what its functions ask for, until the work is done.
+/// As [`forward_with`]. The kernel is what [`CustomKernel::from_ptx`] describes, `A` is the `args` type that it was defined with, and `args` is
+/// what its functions ask for, until the work is done.
 #[expect(clippy::too_many_arguments, reason = "those of `forward_with`, the kernel and its parameter")]
 pub unsafe fn forward_custom<A: Copy>(
     kernel: &CustomKernel,

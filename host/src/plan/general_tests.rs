@@ -5,7 +5,7 @@ use hopper_attention_kernels::schedule::Tile;
 
 use super::choice_tests::{SINKS, SLOPES};
 use super::map::Form;
-use super::tests::{Arguments, LSE, O, Q, apart};
+use super::tests::{Arguments, LSE, O, Q, apart, draws};
 use super::*;
 use crate::{Dim, Layout};
 
@@ -86,11 +86,8 @@ fn slots_of_packed_queries() {
     assert_eq!(schedule.tile(0), Some(Tile { m_block: slots - 1, head_idx: 0, batch_idx: 0 }));
     assert_eq!(schedule.tile(6 * slots - 1), Some(Tile { m_block: 0, head_idx: 5, batch_idx: 0 }));
     // Whatever the lengths, a sequence's tiles lie within its slots.
-    let mut state = 1u64;
-    let mut draw = |below: u32| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        ((state >> 33) % u64::from(below)) as u32
-    };
+    let mut draws = draws();
+    let mut draw = |below: u32| draws(below.into()) as u32;
     for _ in 0..1000 {
         let mut start = draw(300);
         for sequence in 0..8 {

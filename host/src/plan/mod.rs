@@ -91,10 +91,7 @@ impl Plan {
             [Some(inputs.q.region), inputs.k.as_ref().map(|k| k.region), inputs.v.as_ref().map(|v| v.region), Some(o.region), lse];
         let (o, o_rows) = for_kernel("o", o, &shape.sequences.q, inputs.config.general.then_some(inputs.packing))?;
         let params = inputs.forward_params(&shape, lse);
-        let features = match inputs.family {
-            Family::Plain { .. } => None,
-            Family::General(_) | Family::Custom { .. } => Some(inputs.feature_params(&shape.sequences, arrays, o_rows)),
-        };
+        let features = inputs.config.general.then(|| inputs.feature_params(&shape.sequences, arrays, o_rows));
         let Inputs { family, config, q, k, v, arrays, tiles_differ, .. } = inputs;
         let dtype = q.map.dtype;
         let maps = [Some(q.map), k.map(|k| k.map), v.map(|v| v.map), Some(o.map)];

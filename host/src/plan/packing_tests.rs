@@ -6,7 +6,7 @@ use hopper_attention_kernels::schedule::Tile;
 use super::choice_tests::{SINKS, SLOPES};
 use super::general_tests::array;
 use super::map::Form;
-use super::tests::{Arguments, O, Q, apart};
+use super::tests::{Arguments, O, Q, apart, draws};
 use super::*;
 use crate::{Dim, Layout};
 
@@ -169,11 +169,7 @@ fn ragged_queries() {
 
 #[test]
 fn a_slot_for_every_row_tile() {
-    let mut state = 1u64;
-    let mut draw = |below: u64| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) % below
-    };
+    let mut draw = draws();
     for _ in 0..300 {
         let (batch, total) = (1 + draw(20), 1 + draw(900));
         let plan = Arguments::of(1, total as usize, 500, 14, 2, 256, Layout::bshd)

@@ -4,7 +4,7 @@ use hopper_attention_kernels::params::RAGGED_ROWS;
 
 use super::general_tests::{array, packed};
 use super::map::Form;
-use super::tests::{Arguments, K, O, Q, apart};
+use super::tests::{Arguments, K, O, Q, apart, draws};
 use super::*;
 use crate::{Dim, Layout};
 
@@ -214,11 +214,8 @@ fn anything(mut draw: impl FnMut(usize) -> usize) -> Arguments {
 /// What is accepted obeys the driver, and a kernel's coordinates lead where the layout says.
 #[test]
 fn maps_of_any_strides() {
-    let mut state = 1u64;
-    let mut draw = |below: usize| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % below
-    };
+    let mut draws = draws();
+    let mut draw = |below: usize| draws(below as u64) as usize;
     let (mut ragged, mut others) = (0, 0);
     for _ in 0..20_000 {
         let arguments = anything(&mut draw);

@@ -12,6 +12,15 @@ pub(super) const V: u64 = 0x3_0000_0000;
 pub(super) const O: u64 = 0x4_0000_0000;
 pub(super) const LSE: u64 = 0x5_0000_0000;
 
+/// Numbers below what is asked for, the same in every run: a linear congruential generator.
+pub(super) fn draws() -> impl FnMut(u64) -> u64 {
+    let mut state = 1u64;
+    move |below| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % below
+    }
+}
+
 /// The arguments of [`Plan::new`], to be broken one at a time.
 #[derive(Clone, Copy)]
 pub(super) struct Arguments {
