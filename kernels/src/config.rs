@@ -22,10 +22,12 @@ pub const WARPGROUP_ROWS: u32 = 64;
 pub const MAX_MATH_WARPGROUPS: u32 = 3;
 /// Threads of a warpgroup.
 pub const WARPGROUP_THREADS: u32 = 128;
-/// Stages of the K ring and of the V ring.
-pub const KV_STAGES: u32 = 2;
+/// Stages of the K ring and of the V ring, at most.
+pub const MAX_KV_STAGES: u32 = 4;
+/// Stages of both, at least.
+const MIN_KV_STAGES: u32 = 2;
 /// Bytes kept behind the tiles for mbarriers and for the ranks of the tiles under way.
-pub const BARRIER_BYTES: u32 = 256;
+pub const BARRIER_BYTES: u32 = 512;
 /// Registers of an SM.
 const REGISTER_FILE: u32 = 64 * 1024;
 /// The running maximum (its absolute value, in log2 units) from which logits are scaled and rounded before it is subtracted: from here on
@@ -102,9 +104,28 @@ impl TileConfig {
         self.tile_n * self.panels_v() * PANEL_COLUMNS * DType::BYTES
     }
 
+    /// Bytes of all Q buffers.
+    #[inline(always)]
+    pub const fn q_bytes(&self) -> u32 {
+        self.q_stages * self.math_warpgroups() * self.q_warpgroup_bytes()
+    }
+
+    /// Dynamic shared memory with so many stages of K and V.
+    #[inline(always)]
+    const fn smem_bytes_of(&self, kv_stages: u32) -> u32 {
+        self.q_bytes() + kv_stages * (self.k_bytes() + self.v_bytes()) + BARRIER_BYTES
+    }
+
+    /// Stages of the K ring and of the V ring: four where shared memory holds them, which lets the next row tile's first keys arrive while this
+    /// one's last are used: up to 6 % with few keys a row. A third one of K alone bought less than 1 % (benches/recorded/h200/tried.md).
+    #[inline(always)]
+    pub const fn kv_stages(&self) -> u32 {
+        if self.smem_bytes_of(MAX_KV_STAGES) <= MAX_SMEM_BYTES { MAX_KV_STAGES } else { MIN_KV_STAGES }
+    }
+
     /// Dynamic shared memory of a CTA.
     pub const fn smem_bytes(&self) -> u32 {
-        self.q_stages * self.math_warpgroups() * self.q_warpgroup_bytes() + KV_STAGES * (self.k_bytes() + self.v_bytes()) + BARRIER_BYTES
+        self.smem_bytes_of(self.kv_stages())
     }
 
     /// Registers of a producer thread and of a math thread, after `setmaxnreg`. A warpgroup each, they add up to no more than a CTA is

@@ -101,7 +101,7 @@ macro_rules! forward_entry {
                     v: $crate::parameter_address!($entry, 2),
                     o: $crate::parameter_address!($entry, 3),
                 };
-                $crate::forward::forward::<Entry, { TILE.q_stages }, { TILE.registers().0 }, { TILE.registers().1 }>(
+                $crate::forward::forward::<Entry, { TILE.registers().0 }, { TILE.registers().1 }>(
                     maps, &params, $features, $arguments,
                 );
             }

@@ -203,7 +203,7 @@ pub const MAX_ARGS_BYTES: usize = 2048;
 
 /// Which launches a kernel of `forward_kernel!` is made for: to be raised with every change of what a general kernel is handed (maps, parameters, shared
 /// memory, CTAs), so that a kernel made before it is refused.
-pub const INTERFACE: u32 = 2;
+pub const INTERFACE: u32 = 3;
 
 /// The version of this crate: kernels of another one may take other parameters.
 pub const VERSION: [u32; 3] =

@@ -25,7 +25,7 @@ use super::sequence::{RowTile, pack_log2, warpgroup_queries};
 use super::softmax::Softmax;
 use super::tiles::TileReader;
 use super::{Cta, Kernel, epilogue, key_range, mask::mask, named_barrier};
-use crate::config::{KV_STAGES, WARPGROUP_THREADS};
+use crate::config::WARPGROUP_THREADS;
 use crate::function::{Head, MaskMod, ScoreMod};
 use crate::key_range::KeyRange;
 use crate::layout::descriptor::{self, SWIZZLE_ATOM_BYTES};
@@ -37,15 +37,15 @@ use crate::ptx::wgmma::{self, Accumulator};
 use crate::ptx::{barrier, register, tma, warp};
 
 /// One math warpgroup, as each of its threads sees it.
-pub(super) struct Consumer<'a, K: Kernel, const Q_STAGES: u32> {
+pub(super) struct Consumer<'a, K: Kernel> {
     pub(super) cta: &'a Cta<'a, K::Args>,
-    q_ring: Ring<Q_STAGES>,
+    q_ring: Ring,
     pub(super) warpgroup_idx: u32,
     pub(super) warp_in_group: u32,
     pub(super) lane_idx: u32,
-    q_state: PipelineState<Q_STAGES>,
-    k_state: PipelineState<KV_STAGES>,
-    v_state: PipelineState<KV_STAGES>,
+    q_state: PipelineState,
+    k_state: PipelineState,
+    v_state: PipelineState,
     kernel: core::marker::PhantomData<K>,
 }
 
@@ -62,12 +62,12 @@ pub(super) struct Work<K: Kernel> {
     score: K::Score,
 }
 
-impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
+impl<'a, K: Kernel> Consumer<'a, K> {
     #[inline(always)]
     pub(super) fn new(cta: &'a Cta<'a, K::Args>, warpgroup_idx: u32, warp_in_group: u32, lane_idx: u32) -> Self {
         Self {
             cta,
-            q_ring: cta.q_ring(warpgroup_idx),
+            q_ring: cta.q_ring::<K>(warpgroup_idx),
             warpgroup_idx,
             warp_in_group,
             lane_idx,
@@ -80,10 +80,10 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
 
     /// The ring of this warpgroup's Q; a general kernel has no register to keep its address in.
     #[inline(always)]
-    fn q_ring(&self) -> Ring<Q_STAGES> {
+    fn q_ring(&self) -> Ring {
         if K::GENERAL {
             let smem = SmemLayout::new(K::TILE, register::unknown_shared(self.cta.smem.q));
-            Ring::new(smem.q_ring(self.warpgroup_idx))
+            Ring::new(smem.q_ring(self.warpgroup_idx), K::TILE.q_stages)
         } else {
             self.q_ring
         }
@@ -115,7 +115,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
             let mut is_first = true;
             while let Some(tile) = tiles.next::<K>(self.cta, |rank| agree(rank), self.lane_idx) {
                 self.compute_tile(tile, is_first);
-                self.q_state.advance();
+                self.q_state.advance(K::TILE.q_stages);
                 is_first = false;
             }
         }
@@ -169,8 +169,8 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
                 }
                 self.last_product(&mut work);
             }
-            epilogue::store::<K, Q_STAGES>(self, &work);
-            if Q_STAGES == 1 {
+            epilogue::store::<K>(self, &work);
+            if K::TILE.q_stages == 1 {
                 self.release_q(self.q_state);
             }
         }
@@ -264,18 +264,18 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         // SAFETY: scope: as promised. Protocol: a stage is released only once it is full: sooner, the arrival might count for the stage's last
         // round. Lane 0 releases it once all lanes have seen it full: later they might see the phase after the next. Nothing has read it.
         unsafe {
-            self.cta.k_ring().consumer_wait(self.k_state);
+            self.cta.k_ring::<K>().consumer_wait(self.k_state);
             warp::sync();
-            self.cta.k_ring().consumer_release(self.k_state, self.lane_idx);
-            self.k_state.advance();
+            self.cta.k_ring::<K>().consumer_release(self.k_state, self.lane_idx);
+            self.k_state.advance(K::TILE.kv_stages());
             if takes_turn {
                 self.take_turn();
                 self.pass_turn();
             }
-            self.cta.v_ring().consumer_wait(self.v_state);
+            self.cta.v_ring::<K>().consumer_wait(self.v_state);
             warp::sync();
-            self.cta.v_ring().consumer_release(self.v_state, self.lane_idx);
-            self.v_state.advance();
+            self.cta.v_ring::<K>().consumer_release(self.v_state, self.lane_idx);
+            self.v_state.advance(K::TILE.kv_stages());
         }
     }
 
@@ -288,12 +288,12 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         // SAFETY: scope: as promised. Protocol: K's stage is full, and released behind the wait for the product that reads it. Lifetime:
         // acc_s is touched behind that wait only.
         unsafe {
-            self.cta.k_ring().consumer_wait(self.k_state);
+            self.cta.k_ring::<K>().consumer_wait(self.k_state);
             let mut acc_s = self.start_scores();
             wgmma::wait_group::<0>();
             acc_s.pin();
-            self.cta.k_ring().consumer_release(self.k_state, self.lane_idx);
-            self.k_state.advance();
+            self.cta.k_ring::<K>().consumer_release(self.k_state, self.lane_idx);
+            self.k_state.advance(K::TILE.kv_stages());
             self.release_previous_q(is_first);
             self.apply_score::<true>(work, &mut acc_s, n_block);
             mask::<K>(&mut acc_s, self.cta, &work.tile, n_block, self.queries(work), self.lane_idx);
@@ -312,25 +312,25 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         // Lifetime: two groups are under way, S and then O; acc_s is touched behind the wait that leaves one, acc_o and p behind the
         // wait for both.
         unsafe {
-            self.cta.k_ring().consumer_wait(self.k_state);
+            self.cta.k_ring::<K>().consumer_wait(self.k_state);
             self.take_turn();
             let mut acc_s = self.start_scores();
-            self.cta.v_ring().consumer_wait(self.v_state);
+            self.cta.v_ring::<K>().consumer_wait(self.v_state);
             self.start_output(work);
             self.pass_turn();
 
             wgmma::wait_group::<1>();
             acc_s.pin();
-            self.cta.k_ring().consumer_release(self.k_state, self.lane_idx);
-            self.k_state.advance();
+            self.cta.k_ring::<K>().consumer_release(self.k_state, self.lane_idx);
+            self.k_state.advance(K::TILE.kv_stages());
             self.apply_score::<MASKED>(work, &mut acc_s, n_block);
             if MASKED {
                 mask::<K>(&mut acc_s, self.cta, &work.tile, n_block, self.queries(work), self.lane_idx);
             }
             wgmma::wait_group::<0>();
             work.acc_o.pin();
-            self.cta.v_ring().consumer_release(self.v_state, self.lane_idx);
-            self.v_state.advance();
+            self.cta.v_ring::<K>().consumer_release(self.v_state, self.lane_idx);
+            self.v_state.advance(K::TILE.kv_stages());
             work.softmax.update::<K>(&acc_s, &mut work.p, &mut work.acc_o, self.cta.params.softmax_scale_log2);
         }
     }
@@ -344,13 +344,13 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
         // SAFETY: scope: as promised. Protocol: V's stage is full, and released behind the wait for the product that reads it. Lifetime: acc_o
         // and p are touched behind that wait only.
         unsafe {
-            self.cta.v_ring().consumer_wait(self.v_state);
+            self.cta.v_ring::<K>().consumer_wait(self.v_state);
             wgmma::fence();
             self.start_output(work);
             wgmma::wait_group::<0>();
             work.acc_o.pin();
-            self.cta.v_ring().consumer_release(self.v_state, self.lane_idx);
-            self.v_state.advance();
+            self.cta.v_ring::<K>().consumer_release(self.v_state, self.lane_idx);
+            self.v_state.advance(K::TILE.kv_stages());
         }
     }
 
@@ -376,7 +376,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     #[inline(always)]
     fn smem(&self) -> SmemLayout {
         let is_short = K::GENERAL || K::TILE.head_dim != K::TILE.head_dim_v;
-        if is_short && Q_STAGES == 1 { SmemLayout::new(K::TILE, register::unknown_shared(self.cta.smem.q)) } else { self.cta.smem }
+        if is_short && K::TILE.q_stages == 1 { SmemLayout::new(K::TILE, register::unknown_shared(self.cta.smem.q)) } else { self.cta.smem }
     }
 
     /// Starts S = Q K^T on the current K stage.
@@ -457,7 +457,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// As [`Consumer::run`].
     #[inline(always)]
     unsafe fn release_previous_q(&self, is_first: bool) {
-        if Q_STAGES == 2 && !is_first {
+        if K::TILE.q_stages == 2 && !is_first {
             let mut previous = self.q_state;
             previous.stage ^= 1;
             // SAFETY: scope: as promised. The warpgroup's only store that may still be reading is that of the last tile, from this stage.
@@ -470,7 +470,7 @@ impl<'a, K: Kernel, const Q_STAGES: u32> Consumer<'a, K, Q_STAGES> {
     /// # Safety
     /// As [`Consumer::run`]; the store was started by this warpgroup, whose reads of Q are complete.
     #[inline(always)]
-    unsafe fn release_q(&self, state: PipelineState<Q_STAGES>) {
+    unsafe fn release_q(&self, state: PipelineState) {
         // A general kernel has no register to keep it in.
         let warp_in_group = if K::GENERAL { register::thread_idx() / 32 % 4 } else { self.warp_in_group };
         if warp_in_group == 0 {

@@ -25,7 +25,7 @@ const CHUNK_COLUMNS: u32 = CHUNK_BYTES / 2;
 /// # Safety
 /// By the whole warpgroup, converged; its products are complete.
 #[inline(always)]
-pub(super) unsafe fn store<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STAGES>, work: &Work<K>) {
+pub(super) unsafe fn store<K: Kernel>(consumer: &Consumer<K>, work: &Work<K>) {
     // SAFETY: scope: the whole warpgroup, as promised; the barrier counts its 128 threads. Lifetime: the products are complete, and a group of
     // products is the warpgroup's (PTX ISA, "wgmma.commit_group"), so all reads of Q are. Nothing hangs on that word: a warp writes only the
     // 16 rows whose reads are its own quarter of the products. A row tile without keys has waited for the copy of Q. Proxy: every writer's fence,
@@ -35,7 +35,7 @@ pub(super) unsafe fn store<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K
         store_lse(consumer, work, lse);
         let block = consumer.cta.smem.q_block(K::TILE, consumer.q_stage(), consumer.warpgroup_idx);
         let meeting = named_barrier::WARPGROUP + consumer.warpgroup_idx;
-        write_block::<K, Q_STAGES>(consumer, &work.acc_o, inverse, block);
+        write_block::<K>(consumer, &work.acc_o, inverse, block);
         fence::proxy_async();
         barrier::sync(meeting, WARPGROUP_THREADS);
         if consumer.warp_in_group == 0 && consumer.lane_idx == 0 {
@@ -59,7 +59,7 @@ pub(super) unsafe fn store<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K
 /// # Safety
 /// `features` is as the launch promises.
 #[inline(always)]
-unsafe fn sink_log2<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STAGES>, work: &Work<K>) -> [f32; ROWS_PER_THREAD] {
+unsafe fn sink_log2<K: Kernel>(consumer: &Consumer<K>, work: &Work<K>) -> [f32; ROWS_PER_THREAD] {
     if !K::GENERAL {
         return [f32::NEG_INFINITY; ROWS_PER_THREAD];
     }
@@ -79,12 +79,7 @@ unsafe fn sink_log2<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STA
 /// # Safety
 /// As [`store`]; nobody else accesses the block.
 #[inline(always)]
-unsafe fn write_block<K: Kernel, const Q_STAGES: u32>(
-    consumer: &Consumer<K, Q_STAGES>,
-    acc_o: &K::Output,
-    inverse: [f32; ROWS_PER_THREAD],
-    block: u32,
-) {
+unsafe fn write_block<K: Kernel>(consumer: &Consumer<K>, acc_o: &K::Output, inverse: [f32; ROWS_PER_THREAD], block: u32) {
     // Each stmatrix moves 16 rows x 16 columns: matrices 0 and 1 are rows 0..8 and 8..16 of one chunk, 2 and 3 those of the next.
     // A general kernel has no registers to keep the addresses in from one row tile to the next: it makes them anew.
     let (warp_in_group, lane_idx) = if K::GENERAL {
@@ -110,7 +105,7 @@ unsafe fn write_block<K: Kernel, const Q_STAGES: u32>(
 /// # Safety
 /// As [`store`].
 #[inline(always)]
-unsafe fn store_lse<K: Kernel, const Q_STAGES: u32>(consumer: &Consumer<K, Q_STAGES>, work: &Work<K>, lse: [f32; ROWS_PER_THREAD]) {
+unsafe fn store_lse<K: Kernel>(consumer: &Consumer<K>, work: &Work<K>, lse: [f32; ROWS_PER_THREAD]) {
     let params = consumer.cta.params;
     // The four lanes of a quad hold the same rows.
     let lse_address = if K::GENERAL { register::unknown(params.lse) } else { params.lse };

@@ -28,7 +28,7 @@ pub mod softmax;
 pub mod tiles;
 
 use crate::block_range::{block_range, min};
-use crate::config::{DType, KV_STAGES, TileConfig, WARPGROUP_THREADS};
+use crate::config::{DType, TileConfig, WARPGROUP_THREADS};
 use crate::function::{MaskMod, ScoreMod};
 use crate::key_range::{KeyRange, Window};
 use crate::layout::smem::{RANK_STAGES, SmemLayout};
@@ -99,23 +99,23 @@ struct Cta<'a, Args> {
 impl<Args> Cta<'_, Args> {
     /// The ring of one warpgroup's Q.
     #[inline(always)]
-    fn q_ring<const STAGES: u32>(&self, warpgroup_idx: u32) -> Ring<STAGES> {
-        Ring::new(self.smem.q_ring(warpgroup_idx))
+    fn q_ring<K: Kernel>(&self, warpgroup_idx: u32) -> Ring {
+        Ring::new(self.smem.q_ring(warpgroup_idx), K::TILE.q_stages)
     }
 
     #[inline(always)]
-    fn k_ring(&self) -> Ring<KV_STAGES> {
-        Ring::new(self.smem.k_barriers)
+    fn k_ring<K: Kernel>(&self) -> Ring {
+        Ring::new(self.smem.k_barriers, K::TILE.kv_stages())
     }
 
     #[inline(always)]
-    fn v_ring(&self) -> Ring<KV_STAGES> {
-        Ring::new(self.smem.v_barriers)
+    fn v_ring<K: Kernel>(&self) -> Ring {
+        Ring::new(self.smem.v_barriers, K::TILE.kv_stages())
     }
 
     #[inline(always)]
-    fn rank_ring(&self) -> Ring<RANK_STAGES> {
-        Ring::new(self.smem.rank_barriers)
+    fn rank_ring(&self) -> Ring {
+        Ring::new(self.smem.rank_barriers, RANK_STAGES)
     }
 }
 
@@ -150,14 +150,14 @@ fn key_range<K: Kernel>(cta: &Cta<K::Args>, tile: &RowTile, first_row: u32, rows
 /// By all threads of a grid of at most as many CTAs as there are tiles, of `TILE.threads()` threads and `TILE.smem_bytes()` of dynamic shared
 /// memory each; the maps and `params` are as [`ForwardParams`] describes them, `features` and `args` as [`FeatureParams`] and the functions ask.
 #[inline(always)]
-pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: u32, const MATH_REGISTERS: u32>(
+pub unsafe fn forward<K: Kernel, const PRODUCER_REGISTERS: u32, const MATH_REGISTERS: u32>(
     maps: TensorMaps,
     params: &ForwardParams,
     features: &FeatureParams,
     args: &K::Args,
 ) {
     const { K::CONSISTENT };
-    const { assert!(Q_STAGES == K::TILE.q_stages && PRODUCER_REGISTERS == K::TILE.registers().0 && MATH_REGISTERS == K::TILE.registers().1) };
+    const { assert!(PRODUCER_REGISTERS == K::TILE.registers().0 && MATH_REGISTERS == K::TILE.registers().1) };
 
     let cta = Cta { maps, params, features, args, smem: SmemLayout::new(K::TILE, memory::dynamic_smem()) };
     let thread_idx = register::thread_idx();
@@ -172,10 +172,10 @@ pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: 
         // ranks, by the V producer too. Proxy: copies complete on the barriers, so their initialisation has to be visible to TMA as well.
         unsafe {
             for warpgroup_idx in 0..warpgroups {
-                cta.q_ring::<Q_STAGES>(warpgroup_idx).init(1);
+                cta.q_ring::<K>(warpgroup_idx).init(1);
             }
-            cta.k_ring().init(4 * warpgroups);
-            cta.v_ring().init(4 * warpgroups);
+            cta.k_ring::<K>().init(4 * warpgroups);
+            cta.v_ring::<K>().init(4 * warpgroups);
             if K::TILE.dynamic {
                 cta.rank_ring().init(4 * warpgroups + 1);
             }
@@ -191,7 +191,7 @@ pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: 
         unsafe {
             register::shrink_registers::<PRODUCER_REGISTERS>();
             if lane_idx == 0 && warp_idx == 0 {
-                producer::load_q_and_k::<K, Q_STAGES>(&cta);
+                producer::load_q_and_k::<K>(&cta);
             } else if lane_idx == 0 && warp_idx == 1 {
                 producer::load_v::<K>(&cta);
             }
@@ -203,9 +203,9 @@ pub unsafe fn forward<K: Kernel, const Q_STAGES: u32, const PRODUCER_REGISTERS: 
             // A general kernel has no register to keep it in.
             let warp_idx = if K::GENERAL { warp::broadcast(register::thread_idx() / 32) } else { warp_idx };
             let warpgroup_idx = warp_idx / 4;
-            consumer::Consumer::<K, Q_STAGES>::new(&cta, warpgroup_idx - 1, warp_idx % 4, lane_idx).run();
+            consumer::Consumer::<K>::new(&cta, warpgroup_idx - 1, warp_idx % 4, lane_idx).run();
             // Shared memory must outlive the last store's reads, for which the thread that started it waits; with one Q stage it has.
-            if Q_STAGES == 2 && thread_idx.is_multiple_of(WARPGROUP_THREADS) {
+            if K::TILE.q_stages == 2 && thread_idx.is_multiple_of(WARPGROUP_THREADS) {
                 tma::wait_group_read();
             }
         }

@@ -10,12 +10,12 @@
 //! }
 //! ```
 //!
-//! With one Q stage the first two K tiles go before Q: the previous tile's O is still leaving Q's place, while K's stages are free already.
+//! With one Q stage the first K tiles, as many as there are stages, go before Q: the previous tile's O is still leaving Q's place, while K's stages are free already.
 
 use super::sequence::{Operand, Place, RowTile, warpgroup_queries};
 use super::tiles::{TileReader, TileWriter};
 use super::{Cta, Kernel, key_range};
-use crate::config::{KV_STAGES, PANEL_COLUMNS};
+use crate::config::PANEL_COLUMNS;
 use crate::layout::smem::{Q_PANEL_BYTES, kv_panel_bytes};
 use crate::pipeline::{PipelineState, Ring};
 use crate::ptx::tma;
@@ -25,22 +25,22 @@ use crate::ptx::tma;
 /// # Safety
 /// By one thread; consumers walk the same tiles.
 #[inline(always)]
-pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta<K::Args>) {
-    let mut q_state = PipelineState::<Q_STAGES>::START;
-    let mut loader = KvLoader::<false>::new(cta.maps.k, cta.smem.k, cta.k_ring());
+pub(super) unsafe fn load_q_and_k<K: Kernel>(cta: &Cta<K::Args>) {
+    let mut q_state = PipelineState::START;
+    let mut loader = KvLoader::<false>::new(cta.maps.k, cta.smem.k, cta.k_ring::<K>());
     let mut tiles = TileWriter::new();
     // SAFETY: scope: this is the one thread that draws tiles.
     while let Some(tile) = unsafe { tiles.publish::<K>(cta) } {
         let mut keys = KeyTiles::of::<K>(cta, &tile, Operand::K);
         // SAFETY: protocol: this thread alone fills the rings of Q and K.
         unsafe {
-            if Q_STAGES == 1 {
-                loader.load::<K>(&mut keys, KV_STAGES);
+            if K::TILE.q_stages == 1 {
+                loader.load::<K>(&mut keys, K::TILE.kv_stages());
             }
-            load_q::<K, Q_STAGES>(cta, &tile, q_state);
+            load_q::<K>(cta, &tile, q_state);
             loader.load::<K>(&mut keys, u32::MAX);
         }
-        q_state.advance();
+        q_state.advance(K::TILE.q_stages);
         // SAFETY: scope: the thread that publishes, between tiles.
         unsafe { tiles.draw::<K>(cta) };
     }
@@ -54,7 +54,7 @@ pub(super) unsafe fn load_q_and_k<K: Kernel, const Q_STAGES: u32>(cta: &Cta<K::A
 /// By one thread; consumers walk the same tiles.
 #[inline(always)]
 pub(super) unsafe fn load_v<K: Kernel>(cta: &Cta<K::Args>) {
-    let mut loader = KvLoader::<true>::new(cta.maps.v, cta.smem.v, cta.v_ring());
+    let mut loader = KvLoader::<true>::new(cta.maps.v, cta.smem.v, cta.v_ring::<K>());
     let mut tiles = TileReader::new();
     // SAFETY: scope: one thread, as lane 0; its arrival releases its own load.
     while let Some(tile) = unsafe { tiles.next::<K>(cta, |rank| rank, 0) } {
@@ -69,7 +69,7 @@ pub(super) unsafe fn load_v<K: Kernel>(cta: &Cta<K::Args>) {
 /// # Safety
 /// By the rings' producer.
 #[inline(always)]
-unsafe fn load_q<K: Kernel, const Q_STAGES: u32>(cta: &Cta<K::Args>, tile: &RowTile, state: PipelineState<Q_STAGES>) {
+unsafe fn load_q<K: Kernel>(cta: &Cta<K::Args>, tile: &RowTile, state: PipelineState) {
     let place = tile.place::<K>(cta, Operand::Q);
     for warpgroup_idx in 0..K::TILE.math_warpgroups() {
         let row = place.first_row + tile.first_row::<K>() + warpgroup_idx * warpgroup_queries::<K>(cta);
@@ -78,7 +78,7 @@ unsafe fn load_q<K: Kernel, const Q_STAGES: u32>(cta: &Cta<K::Args>, tile: &RowT
         // (layout/smem.rs) of the stage acquired. Proxy: wgmma read Q there; O's ordinary writes came before a fence, a barrier, and the
         // store whose reads the release waited for.
         unsafe {
-            let barrier = cta.q_ring::<Q_STAGES>(warpgroup_idx).producer_acquire_for(state, K::TILE.q_warpgroup_bytes());
+            let barrier = cta.q_ring::<K>(warpgroup_idx).producer_acquire_for(state, K::TILE.q_warpgroup_bytes());
             let block = cta.smem.q_block(K::TILE, state.stage, warpgroup_idx);
             for panel in 0..K::TILE.panels() {
                 let (destination, column) = (block + panel * Q_PANEL_BYTES, panel * PANEL_COLUMNS);
@@ -114,13 +114,13 @@ struct KvLoader<const IS_V: bool> {
     map: u64,
     /// Shared address of the stages.
     smem: u32,
-    ring: Ring<KV_STAGES>,
-    state: PipelineState<KV_STAGES>,
+    ring: Ring,
+    state: PipelineState,
 }
 
 impl<const IS_V: bool> KvLoader<IS_V> {
     #[inline(always)]
-    fn new(map: u64, smem: u32, ring: Ring<KV_STAGES>) -> Self {
+    fn new(map: u64, smem: u32, ring: Ring) -> Self {
         Self { map, smem, ring, state: PipelineState::START }
     }
 
@@ -151,7 +151,7 @@ impl<const IS_V: bool> KvLoader<IS_V> {
                     }
                 }
             }
-            self.state.advance();
+            self.state.advance(self.ring.stages());
         }
     }
 }

@@ -29,7 +29,7 @@ use core::mem::offset_of;
 /// The role that draws tiles.
 pub(super) struct TileWriter {
     rank: u32,
-    state: PipelineState<RANK_STAGES>,
+    state: PipelineState,
 }
 
 impl TileWriter {
@@ -58,7 +58,7 @@ impl TileWriter {
                 memory::store_shared(cta.smem.ranks + self.state.stage * WORD_BYTES, self.rank);
                 ring.producer_commit(self.state);
             }
-            self.state.advance();
+            self.state.advance(RANK_STAGES);
         }
         tile
     }
@@ -86,7 +86,7 @@ impl TileWriter {
                 break;
             }
             ring.producer_commit(self.state);
-            self.state.advance();
+            self.state.advance(RANK_STAGES);
             RowTile::read(record, |word| word)
         }
     }
@@ -133,7 +133,7 @@ impl TileWriter {
 pub(super) struct TileReader {
     /// Rank of the next tile, where the role counts for itself.
     rank: u32,
-    state: PipelineState<RANK_STAGES>,
+    state: PipelineState,
     /// Whether no tile has been asked for yet.
     is_first: bool,
 }
@@ -158,7 +158,7 @@ impl TileReader {
                 if !self.is_first {
                     agree(0);
                     ring.consumer_release(self.state, lane_idx);
-                    self.state.advance();
+                    self.state.advance(RANK_STAGES);
                 }
                 self.is_first = false;
                 ring.consumer_wait(self.state);
@@ -174,7 +174,7 @@ impl TileReader {
                 ring.consumer_release(self.state, lane_idx);
                 rank
             };
-            self.state.advance();
+            self.state.advance(RANK_STAGES);
             cta.params.schedule.tile(rank).map(RowTile::plain)
         } else {
             let rank = self.rank;

@@ -2,23 +2,21 @@
 //!
 //! ```text
 //! Q and O   q_stages x math warpgroups x panels x [64 rows][64 columns]     a warpgroup's O leaves through the place of its Q
-//! K         KV_STAGES x panels x [tile_n rows][64 columns]
-//! V         KV_STAGES x panels of V x [tile_n rows][64 columns]
-//! mbarriers a ring for the Q of each math warpgroup, of three; then those of K, V and ranks: two full and two empty ones each, 8 bytes a barrier
+//! K         kv_stages x panels x [tile_n rows][64 columns]
+//! V         kv_stages x panels of V x [tile_n rows][64 columns]
+//! mbarriers a ring for the Q of each math warpgroup, of three; then those of K, V and ranks: the full and the empty ones, 8 bytes a barrier
 //! ranks     of two tiles, 4 bytes each; in a general kernel the tiles, 32 bytes each
 //! ```
 //!
 //! Every panel row is 128 bytes, swizzled ([`super::swizzle`]).
 
-use crate::config::{BARRIER_BYTES, KV_STAGES, MAX_MATH_WARPGROUPS, TileConfig, WARPGROUP_ROWS};
+use crate::config::{BARRIER_BYTES, MAX_KV_STAGES, MAX_MATH_WARPGROUPS, TileConfig, WARPGROUP_ROWS};
 use crate::layout::swizzle::ROW_BYTES;
 
 /// Bytes of an mbarrier.
 pub const MBARRIER_BYTES: u32 = 8;
-/// Stages of each ring that barriers are kept for.
-const STAGES: u32 = 2;
 /// Bytes kept for a ring's mbarriers.
-const RING_BYTES: u32 = 2 * STAGES * MBARRIER_BYTES;
+const RING_BYTES: u32 = 2 * MAX_KV_STAGES * MBARRIER_BYTES;
 /// Bytes of a word: a tile rank, for instance.
 pub const WORD_BYTES: u32 = 4;
 /// Bytes kept for a row tile, which a general kernel hands on in the place of a rank.
@@ -51,9 +49,9 @@ impl SmemLayout {
     /// The layout of `config` at the address `base`.
     #[inline(always)]
     pub const fn new(config: TileConfig, base: u32) -> Self {
-        let k = base + config.q_stages * config.math_warpgroups() * config.q_warpgroup_bytes();
-        let v = k + KV_STAGES * config.k_bytes();
-        let q_barriers = v + KV_STAGES * config.v_bytes();
+        let k = base + config.q_bytes();
+        let v = k + config.kv_stages() * config.k_bytes();
+        let q_barriers = v + config.kv_stages() * config.v_bytes();
         Self {
             q: base,
             k,
@@ -88,9 +86,8 @@ pub const fn kv_panel_bytes(config: TileConfig) -> u32 {
     config.tile_n * ROW_BYTES
 }
 
-const _: () = assert!(
-    (MAX_MATH_WARPGROUPS + 3) * RING_BYTES + STAGES * ROW_TILE_BYTES <= BARRIER_BYTES && KV_STAGES <= STAGES && RANK_STAGES <= STAGES
-);
+const _: () =
+    assert!((MAX_MATH_WARPGROUPS + 3) * RING_BYTES + RANK_STAGES * ROW_TILE_BYTES <= BARRIER_BYTES && RANK_STAGES <= MAX_KV_STAGES);
 
 #[cfg(test)]
 mod tests {
@@ -110,7 +107,7 @@ mod tests {
                 parts.push(("Q and O", layout.q_block(config, stage, warpgroup), q_bytes, SWIZZLE_ATOM_BYTES));
             }
         }
-        for stage in 0..KV_STAGES {
+        for stage in 0..config.kv_stages() {
             parts.push(("K", layout.k + stage * k_bytes, k_bytes, SWIZZLE_ATOM_BYTES));
             parts.push(("V", layout.v + stage * v_bytes, v_bytes, SWIZZLE_ATOM_BYTES));
         }
