@@ -15,6 +15,7 @@ pub mod gpu;
 pub mod judge;
 mod placement;
 mod profile;
+pub mod prototype;
 mod ragged;
 mod refusal;
 pub mod report;

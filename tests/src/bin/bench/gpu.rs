@@ -127,13 +127,19 @@ impl Buffer {
     /// `bytes` of memory, every byte 0xff: as f16, bf16 or f32 that is NaN, so what no kernel writes shows.
     pub fn poisoned(gpu: &Gpu, bytes: usize) -> Result<Self> {
         let mut address = 0;
-        // SAFETY: `address` is written; then the memset stays within the allocation.
+        // SAFETY: `address` is written.
+        unsafe { gpu.driver.cuMemAlloc_v2(&mut address, bytes) }.ok()?;
+        let buffer = Self { driver: gpu.driver, address, bytes };
+        buffer.poison()?;
+        Ok(buffer)
+    }
+
+    /// The same once more. Work that uses it must be done.
+    pub fn poison(&self) -> Result<()> {
+        // SAFETY: the memset stays within the allocation.
         unsafe {
-            gpu.driver.cuMemAlloc_v2(&mut address, bytes).ok()?;
-            let buffer = Self { driver: gpu.driver, address, bytes };
-            gpu.driver.cuMemsetD8_v2(address, 0xff, bytes).ok()?;
-            gpu.driver.cuCtxSynchronize().ok()?;
-            Ok(buffer)
+            self.driver.cuMemsetD8_v2(self.address, 0xff, self.bytes).ok()?;
+            Ok(self.driver.cuCtxSynchronize().ok()?)
         }
     }
 

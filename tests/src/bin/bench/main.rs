@@ -7,6 +7,7 @@ mod first_use;
 mod gpu;
 mod host_call;
 mod problem;
+mod prototype;
 mod random;
 mod report;
 mod timing;
@@ -49,6 +50,9 @@ struct Arguments {
     /// Time only the cells, neither first uses nor the host-side cost of a call
     #[arg(long)]
     cells_only: bool,
+    /// Print how fast the kernels of the prototype are, as rustc and as rust-cuda compiled them, in turns; measure and write nothing else
+    #[arg(long, conflicts_with_all = ["cells", "protocol", "out", "ptx_dir", "cublas", "cells_only"])]
+    prototype: bool,
     /// Of the inputs; from the clock if left out
     #[arg(long)]
     seed: Option<u64>,
@@ -79,6 +83,9 @@ fn run(arguments: &Arguments) -> Result<bool> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let seed = arguments.seed.unwrap_or(now.as_nanos() as u64 % (1 << 32));
     let gpu = Gpu::open()?;
+    if arguments.prototype {
+        return prototype::run(&gpu, seed).map(|()| true);
+    }
     let run = describe_run(&gpu, arguments, seed, now.as_secs())?;
     let mut entries = vec![];
     for (number, cell) in cells.iter().enumerate() {

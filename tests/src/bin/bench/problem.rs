@@ -2,7 +2,7 @@
 
 use hopper_attention::reference::{HostTensor, Row, exact};
 use hopper_attention::{Dim, Element, Layout, raw};
-use hopper_attention_tests::ElementType;
+use hopper_attention_tests::{Call, ElementType};
 
 use crate::Result;
 use crate::cells::{Cell, MemoryOrder};
@@ -61,6 +61,14 @@ impl<T: Element> Problem<T> {
 
     /// The same, with further options.
     pub fn forward_with(&self, gpu: &Gpu, options: raw::Options) -> impl FnMut() -> Result<()> {
+        let Call { q, k, v, o, lse, options, .. } = self.call(options);
+        let stream = gpu.stream;
+        // SAFETY: the buffers hold what the layouts span, only this stream uses them, and freeing them waits for the work.
+        move || Ok(unsafe { raw::forward(&q, &k, &v, &o, lse, &options, stream) }?)
+    }
+
+    /// What a forward pass is called with.
+    pub fn call(&self, options: raw::Options) -> Call {
         let tensor = |(buffer, offset, layout): View| {
             let address = self.device[buffer].address + (offset * size_of::<T>()) as u64;
             raw::Tensor4 { address, dtype: T::DTYPE, layout }
@@ -69,9 +77,13 @@ impl<T: Element> Problem<T> {
         let o = raw::Tensor4 { address: self.o.address, dtype: T::DTYPE, layout: self.o_layout };
         let lse = raw::Lse { address: self.lse.address, len: (self.cell.batch * self.cell.num_heads * self.cell.seqlen_q) as usize };
         let options = options.causal(self.cell.causal);
-        let stream = gpu.stream;
-        // SAFETY: the buffers hold what the layouts span, only this stream uses them, and freeing them waits for the work.
-        move || Ok(unsafe { raw::forward(&q, &k, &v, &o, Some(lse), &options, stream) }?)
+        Call { q, k, v, o, lse: Some(lse), options, arrays: raw::Arrays::new(), custom: None }
+    }
+
+    /// Makes what no kernel writes show once more. The stream must be empty.
+    pub fn poison_output(&self) -> Result<()> {
+        self.o.poison()?;
+        self.lse.poison()
     }
 
     /// Compares the last result with float64. The stream must be empty.

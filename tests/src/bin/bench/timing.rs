@@ -1,4 +1,4 @@
-//! The two protocols of benches/README.md, for a single contestant.
+//! The two protocols of benches/README.md.
 
 use std::time::{Duration, Instant};
 
@@ -40,27 +40,51 @@ pub struct Samples {
 
 /// Times what `enqueue` puts on the stream.
 pub fn measure(gpu: &Gpu, protocol: Protocol, enqueue: &mut dyn FnMut() -> Result<()>) -> Result<Samples> {
-    // First calls, with whatever is compiled or planned in them, then estimates.
-    sample(gpu, 2, 0.0, enqueue)?;
-    let (us, _) = sample(gpu, 1, 1e-3, enqueue)?;
-    let (us, host_us) = sample(gpu, calls_in(5e-3, us).min(20), 2e-3, enqueue)?;
     match protocol {
-        Protocol::Burst => {
-            let calls = calls_in(BURST_SAMPLE_S, us);
-            let head_start_s = 2e-4 + 1.3e-6 * calls as f64 * host_us;
-            let mut samples = vec![];
-            for _ in 0..BURST_SAMPLES {
-                std::thread::sleep(BURST_IDLE);
-                samples.push(sample(gpu, calls, head_start_s, enqueue)?.0);
-            }
-            Ok(Samples { us: samples, calls })
-        }
+        Protocol::Burst => Ok(in_turns(gpu, BURST_SAMPLES, &mut [enqueue])?.remove(0)),
         Protocol::Sustained => {
+            let (us, _) = estimate(gpu, enqueue)?;
             let calls = calls_in(SUSTAINED_CHUNK_S, us);
             let samples = (0..SUSTAINED_SAMPLES).map(|_| sustained(gpu, calls, enqueue)).collect::<Result<_>>()?;
             Ok(Samples { us: samples, calls })
         }
     }
+}
+
+/// Times each of several by the protocol burst, sample by sample in turns.
+pub fn in_turns<F: FnMut() -> Result<()>>(gpu: &Gpu, rounds: usize, contestants: &mut [F]) -> Result<Vec<Samples>> {
+    let mut head_starts = vec![];
+    let mut samples = vec![];
+    for enqueue in contestants.iter_mut() {
+        let (us, host_us) = estimate(gpu, enqueue)?;
+        let calls = calls_in(BURST_SAMPLE_S, us);
+        head_starts.push(2e-4 + 1.3e-6 * calls as f64 * host_us);
+        samples.push(Samples { us: vec![], calls });
+    }
+    for round in 0..rounds {
+        for turn in order(round, contestants.len()) {
+            std::thread::sleep(BURST_IDLE);
+            let (us, _) = sample(gpu, samples[turn].calls, head_starts[turn], &mut contestants[turn])?;
+            samples[turn].us.push(us);
+        }
+    }
+    Ok(samples)
+}
+
+/// Who follows whom in a round: rotated every round, reversed every other one.
+fn order(round: usize, count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).map(|turn| (turn + round) % count).collect();
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    order
+}
+
+/// Microseconds a call on the device and on the host, after first calls with whatever is compiled or planned in them.
+fn estimate(gpu: &Gpu, enqueue: &mut dyn FnMut() -> Result<()>) -> Result<(f64, f64)> {
+    sample(gpu, 2, 0.0, enqueue)?;
+    let (us, _) = sample(gpu, 1, 1e-3, enqueue)?;
+    sample(gpu, calls_in(5e-3, us).min(20), 2e-3, enqueue)
 }
 
 /// How many calls of `us` microseconds fill `seconds`.
@@ -124,6 +148,12 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn nobody_always_follows_the_same() {
+        assert_eq!([0, 1, 2, 3].map(|round| order(round, 3)), [[0, 1, 2], [0, 2, 1], [2, 0, 1], [2, 1, 0]]);
+        assert_eq!(order(1, 1), [0]);
     }
 
     #[test]
