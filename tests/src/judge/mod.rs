@@ -262,12 +262,13 @@ impl<T: TestElement> Comparison<'_, T> {
         Ok(())
     }
 
-    /// The roundings are shared: what differs is P on the edge between two numbers, which seldom moves O by an ulp.
+    /// The roundings are shared: what differs is P on the edge between two numbers, which seldom moves O by more than an ulp.
     fn compare_with_tiled(&self, judgement: &mut Judgement) -> Result<(), Failure> {
-        let mut compared = 0;
+        let (mut compared, mut moved) = (0, 0.0);
         for (row, tiled) in self.tiled.o.chunks_exact(self.head_dim_v).enumerate() {
             // Where logits are uncertain by more than P's rounding, P differs everywhere; and O, where its sum is.
-            if self.bounds.delta[row].max(cuts(self.bounds.seqlen_k)) > T::EPSILON / 16.0 {
+            let uncertain = self.bounds.delta[row].max(cuts(self.bounds.seqlen_k));
+            if uncertain > T::EPSILON / 16.0 {
                 continue;
             }
             // A weight below the normal numbers of f32, beside a large sink for instance, is 0 on the device, and here it is not.
@@ -276,9 +277,12 @@ impl<T: TestElement> Comparison<'_, T> {
             let elements = row * self.head_dim_v..(row + 1) * self.head_dim_v;
             compared += self.head_dim_v;
             judgement.unlike_tiled += elements.filter(|&i| (self.got_o(i) - self.tiled_o(i)).abs() > ulp).count();
+            // P near an edge between two numbers moves all columns of its row. Of one weight it would be this share of rows if each logit were
+            // off by all that it may be; the most that was seen is an eighth.
+            moved += self.head_dim_v as f64 * uncertain / T::EPSILON / 4.0;
         }
-        // Such a P moves all columns of its row: as many as in one row may differ in any case.
-        let (unlike, allowed) = (judgement.unlike_tiled, self.head_dim_v.max(4) + compared / 5000);
+        // One row in any case, and what else may come together.
+        let (unlike, allowed) = (judgement.unlike_tiled, self.head_dim_v.max(4) + compared / 5000 + moved as usize);
         ensure!(
             unlike <= allowed,
             "{unlike} of {compared} elements of O differ from the kernel's model by more than an ulp of their row, more than {allowed}"
