@@ -9,14 +9,25 @@ from typing import Optional
 TOKENS, HIDDEN = 16384, 2048
 HEAD_DIMS, SEQLENS, DTYPES = (64, 128, 256), (512, 1024, 2048, 4096, 8192, 16384), ("bf16", "f16")
 LAYOUTS = ("bshd", "bhsd", "packed")
+# Features that are there or not; in a cell's name in this order, but for `var`, which stands for the length.
+FLAGS = ("alibi", "sinks", "var", "docs", "bias")
 # The letters before a number: the field that it is, whether it may be 0, and whether it may be counted in units of 1024.
 NUMBERS = {
     "": ("seqlen_k", False, True), "q": ("seqlen_q", False, True), "d": ("head_dim", False, False), "dv": ("head_dim_v", False, False),
     "b": ("batch", False, False), "h": ("num_heads", False, False), "kv": ("num_heads_k", False, False),
     "wl": ("window_left", True, True), "wr": ("window_right", True, True), "cap": ("softcap", False, False)}
-# The 64 sequences of `var`: the quantiles (i + 1/2) / 64 of a Pareto distribution of exponent 1/2 cut off at 128 and 8192, which has the
-# mean sqrt(128 * 8192) = 1024. All runs have the same lengths, and so the same FLOPs; only the order is drawn.
-RAGGED_LENGTHS = tuple(int(128 / (1 - 0.875 * (i + 0.5) / 64) ** 2) for i in range(64))
+# From which on the bias of `bias` stays the same.
+MAX_DISTANCE = 128
+
+
+def heavy_tailed(count):
+    """So many lengths: the quantiles (i + 1/2) / count of a Pareto distribution of exponent 1/2 cut off at 128 and 8192, which has the mean
+    sqrt(128 * 8192) = 1024. All runs have the same lengths, and so the same FLOPs; only the order is drawn."""
+    return tuple(int(128 / (1 - 0.875 * (i + 0.5) / count) ** 2) for i in range(count))
+
+
+# The 64 sequences of `var`.
+RAGGED_LENGTHS = heavy_tailed(64)
 
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "groups.json")) as file:
     GROUPS = json.load(file)
@@ -43,6 +54,8 @@ class Cell:
     alibi: bool = False
     sinks: bool = False
     var: bool = False
+    docs: bool = False
+    bias: bool = False
 
     @property
     def name(self):
@@ -66,14 +79,14 @@ class Cell:
             words.append(f"wr{length_name(self.window_right)}")
         if self.softcap:
             words.append(f"cap{self.softcap}")
-        return ",".join(words + [word for word in ("alibi", "sinks") if getattr(self, word)])
+        return ",".join(words + [word for word in FLAGS if word != "var" and getattr(self, word)])
 
     @property
     def features(self):
         """What it asks for besides a causal mask, as a set of fields, with "window" for both bounds."""
         asked = dict(
             head_dim_v=self.head_dim_v != self.head_dim, window=self.window_left is not None or self.window_right is not None,
-            softcap=self.softcap, alibi=self.alibi, sinks=self.sinks, var=self.var)
+            softcap=self.softcap, **{flag: getattr(self, flag) for flag in FLAGS})
         return {feature for feature, wanted in asked.items() if wanted}
 
     @property
@@ -87,10 +100,18 @@ class Cell:
         return (0 if left is None else max(0, position - left)), (seqlen_k if right is None else min(seqlen_k, position + right + 1))
 
     @property
+    def kernel(self):
+        """The kernel of examples/document-mask that has the cell's functions; None for a cell without."""
+        functions = [name for name, wanted in (("documents", self.docs), ("bias", self.bias)) if wanted]
+        head_dim = 64 if max(self.head_dim, self.head_dim_v) <= 64 else 128
+        return "_".join([*functions, f"hdim{head_dim}", self.dtype]) if functions else None
+
+    @property
     def flops(self):
         """Operations of one call. Plain cells are counted as FlashAttention does: half of the square under a causal mask."""
-        if self.features & {"window", "var"}:
-            lengths = [(n, n) for n in RAGGED_LENGTHS] if self.var else [(self.seqlen_q, self.seqlen_k)]
+        if self.features & {"window", "var", "docs"}:
+            parts = RAGGED_LENGTHS if self.var else document_lengths(self.seqlen_k) if self.docs else None
+            lengths = [(n, n) for n in parts] if parts else [(self.seqlen_q, self.seqlen_k)]
             twice_pairs = 2 * sum(self.visible_pairs(*pair) for pair in lengths) * (1 if self.var else self.batch)
         else:
             twice_pairs = self.batch * (2 * self.seqlen_q * self.seqlen_k - (self.seqlen_q**2 if self.causal else 0))
@@ -118,6 +139,10 @@ class Cell:
             raise ValueError(f"cell {self.name!r}: packed needs equal lengths, equal heads and equal head dims")
         if self.softcap and self.alibi:
             raise ValueError(f"cell {self.name!r}: nothing says which of soft cap and ALiBi comes first")
+        if self.kernel and (self.softcap or self.alibi or self.var or self.seqlen_q != self.seqlen_k):
+            raise ValueError(f"cell {self.name!r}: docs and bias need equal lengths, and take no soft cap, ALiBi or var")
+        if self.kernel and (self.dtype != "bf16" or max(self.head_dim, self.head_dim_v) > 128):
+            raise ValueError(f"cell {self.name!r}: the kernels with docs and bias are for bf16 and head dims up to 128")
 
 
 def length_name(length):
@@ -128,11 +153,20 @@ def default_batch(seqlen_k):
     return max(1, TOKENS // seqlen_k)
 
 
-def ragged_lengths(seed):
-    """The lengths of the sequences of `var`, in an order drawn from the run's seed."""
+def document_lengths(seqlen):
+    """The lengths of the 16 documents of `docs`, which share a sequence: heavy-tailed, too; the longest takes what rounding leaves. In a short
+    sequence some are empty."""
+    shares = heavy_tailed(16)
+    lengths = [seqlen * share // sum(shares) for share in shares]
+    lengths[-1] += seqlen - sum(lengths)
+    return lengths
+
+
+def in_drawn_order(lengths, seed):
+    """Lengths of sequences or documents, in an order drawn from the run's seed."""
     draw = random.Random(seed)
     # Of what `random` draws only this is promised to stay the same in other versions of Python.
-    return sorted(RAGGED_LENGTHS, key=lambda _: draw.random())
+    return sorted(lengths, key=lambda _: draw.random())
 
 
 def parse_word(word):
@@ -143,7 +177,7 @@ def parse_word(word):
         return "layout", word
     if word in ("full", "causal"):
         return "causal", word == "causal"
-    if word in ("alibi", "sinks", "var"):
+    if word in FLAGS:
         return word, True
     match = re.fullmatch(r"([a-z]*)(0|[1-9][0-9]*)(k?)", word)
     field, may_be_zero, may_be_k = NUMBERS.get(match[1], (None, False, False)) if match else (None, False, False)
@@ -174,7 +208,7 @@ def expand(spec):
     def choices(field, grid):
         return (given[field],) if field in given else grid
 
-    features = {name: given[name] for name in ("window_left", "window_right", "softcap", "alibi", "sinks", "var") if name in given}
+    features = {name: given[name] for name in ("window_left", "window_right", "softcap", *FLAGS) if name in given}
     cells = []
     for dtype in choices("dtype", DTYPES):
         for head_dim in choices("head_dim", HEAD_DIMS):

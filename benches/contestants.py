@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
-from cells import ragged_lengths
+from cells import MAX_DISTANCE, RAGGED_LENGTHS, document_lengths, in_drawn_order
 
 try:
     from fa3_fwd_interface import flash_attn_func as fa3_forward, flash_attn_varlen_func as fa3_varlen_forward
@@ -24,18 +24,29 @@ class Unavailable(Exception):
 
 class Problem:
     """The tensors of a cell: random normal, as views [batch, seqlen, heads, head_dim] of memory in the cell's layout. Sequences of lengths
-    of their own lie one behind another, as if they were one of `rows_q` queries and `rows_k` keys in a batch of 1."""
+    of their own lie one behind another, as if they were one of `rows_q` queries and `rows_k` keys in a batch of 1. Documents lie one behind
+    another in each batch entry."""
 
     def __init__(self, cell, seed=0, device="cuda"):
         self.cell, self.device = cell, device
         self.dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[cell.dtype]
         self.scale = 1 / math.sqrt(cell.head_dim)
         self.batch, self.rows_q, self.rows_k = cell.batch, cell.seqlen_q, cell.seqlen_k
-        self.starts = self.cu_seqlens = self.alibi_slopes = self.sinks = None
+        # The first row of each sequence or document, and the end of the last.
+        self.starts = self.cu_seqlens = self.document_starts = self.document_of = self.bias = self.alibi_slopes = self.sinks = None
+        if cell.var or cell.docs:
+            lengths = in_drawn_order(RAGGED_LENGTHS if cell.var else document_lengths(cell.seqlen_k), seed)
+            self.starts = [0, *itertools.accumulate(lengths)]
+            starts = torch.tensor(self.starts, dtype=torch.int32, device=device)
         if cell.var:
-            self.starts = [0, *itertools.accumulate(ragged_lengths(seed))]
-            self.cu_seqlens = torch.tensor(self.starts, dtype=torch.int32, device=device)
+            self.cu_seqlens = starts
             self.batch, self.rows_q, self.rows_k = 1, self.starts[-1], self.starts[-1]
+        if cell.docs:
+            self.document_starts = starts
+            self.document_of = torch.tensor([index for index, length in enumerate(lengths) for _ in range(length)], dtype=torch.int32, device=device)
+        if cell.bias:
+            # [num_heads, 2 * MAX_DISTANCE + 1]: that of each distance j - i, from -MAX_DISTANCE on.
+            self.bias = torch.randn((cell.num_heads, 2 * MAX_DISTANCE + 1), device=device)
         if cell.layout == "packed":
             shape = (cell.batch, cell.seqlen_q, 3, cell.num_heads, cell.head_dim)
             self.q, self.k, self.v = torch.randn(shape, device=device, dtype=self.dtype).unbind(2)
@@ -57,7 +68,7 @@ class Problem:
         return make((self.batch, seqlen, heads, head_dim), device=self.device, dtype=self.dtype)
 
     def sequence(self, row):
-        """(first row, seqlen_q, seqlen_k) of the sequence that row `row` of Q belongs to."""
+        """(first row, seqlen_q, seqlen_k) of the sequence or document that row `row` of Q belongs to."""
         if self.starts is None:
             return 0, self.cell.seqlen_q, self.cell.seqlen_k
         index = bisect.bisect_right(self.starts, row)
@@ -151,8 +162,8 @@ class Flex:
 
     def prepare(self, problem):
         if not problem.cell.features:
-            raise Unavailable("FlexAttention is measured only with windows, soft caps and ALiBi")
-        offers("FlexAttention as it is used here", problem, "window", "softcap", "alibi")
+            raise Unavailable("FlexAttention is measured only with windows, soft caps, ALiBi, documents and biases")
+        offers("FlexAttention as it is used here", problem, "window", "softcap", "alibi", "docs", "bias")
         from torch.nn.attention.flex_attention import flex_attention
         # The functions of an earlier cell would count towards the number of compilations that is allowed.
         torch.compiler.reset()
@@ -160,7 +171,7 @@ class Flex:
 
     @staticmethod
     def call(forward, problem):
-        """`forward`, which is flex_attention, compiled or not, of this problem."""
+        """`forward`, which is flex_attention, compiled or not, of this problem. The block mask is made here, and so is not timed."""
         cell = problem.cell
         q, k, v = (x.transpose(1, 2) for x in (problem.q, problem.k, problem.v))
         options = dict(score_mod=flex_score_mod(problem), block_mask=flex_block_mask(problem), scale=problem.scale,
@@ -170,7 +181,7 @@ class Flex:
 
 def flex_score_mod(problem):
     """What FlexAttention does to softmax_scale * q . k, or None."""
-    cap, slopes, shift = problem.cell.softcap, problem.alibi_slopes, problem.cell.seqlen_k - problem.cell.seqlen_q
+    cap, slopes, biases, shift = problem.cell.softcap, problem.alibi_slopes, problem.bias, problem.cell.seqlen_k - problem.cell.seqlen_q
 
     def softcap(score, b, h, i, j):
         return cap * torch.tanh(score / cap)
@@ -178,19 +189,24 @@ def flex_score_mod(problem):
     def alibi(score, b, h, i, j):
         return score - slopes[h] * (i + shift - j).abs()
 
-    return softcap if cap else alibi if slopes is not None else None
+    def bias(score, b, h, i, j):
+        return score + biases[h, (j - i).clamp(-MAX_DISTANCE, MAX_DISTANCE) + MAX_DISTANCE]
+
+    return softcap if cap else alibi if slopes is not None else bias if biases is not None else None
 
 
 def flex_block_mask(problem):
     """What FlexAttention looks at, or None for everything."""
     from torch.nn.attention.flex_attention import and_masks, create_block_mask
     cell = problem.cell
-    (left, right), shift = cell.window, cell.seqlen_k - cell.seqlen_q
+    (left, right), shift, document_of = cell.window, cell.seqlen_k - cell.seqlen_q, problem.document_of
     masks = []
     if left is not None:
         masks.append(lambda b, h, i, j: j >= i + shift - left)
     if right is not None:
         masks.append(lambda b, h, i, j: j <= i + shift + right)
+    if document_of is not None:
+        masks.append(lambda b, h, i, j: document_of[i] == document_of[j])
     return create_block_mask(and_masks(*masks), None, None, cell.seqlen_q, cell.seqlen_k, device=problem.device) if masks else None
 
 

@@ -7,6 +7,10 @@ import tempfile
 
 import torch
 
+from cells import MAX_DISTANCE
+
+# Where a bundle has the PTX of the kernels of examples/document-mask.
+KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ptx")
 PTX_DIR_VARIABLE = "HOPPER_ATTENTION_PTX_DIR"
 
 
@@ -35,13 +39,25 @@ class CFeatures(ctypes.Structure):
                    window_right=right, softcap=cell.softcap or 0)
 
 
+class DocumentArgs(ctypes.Structure):
+    """The parameter of the kernels of examples/document-mask (kernels/src/lib.rs there declares it)."""
+    _fields_ = [*[(name, ctypes.c_uint64) for name in ("document_of", "starts", "bias")], ("max_distance", ctypes.c_int32)]
+
+    @classmethod
+    def of(cls, problem):
+        """The problem must outlive it. A kernel reads nothing of functions that it does not have."""
+        arrays = (problem.document_of, problem.document_starts, problem.bias)
+        return cls(*(0 if x is None else x.data_ptr() for x in arrays), MAX_DISTANCE)
+
+
 class Ours:
     """One build of the library, `[label=]file[@ptx_dir]`. Each is loaded from a copy of its own, so that builds, and the same build with
-    other kernels, do not share state."""
+    other kernels, do not share state. `kernels` is a folder of PTX of kernels with functions of their own."""
     kind = "ours"
     selected = staticmethod(contextlib.nullcontext)
 
-    def __init__(self, spec):
+    def __init__(self, spec, kernels=KERNELS):
+        self.kernels, self.handles = kernels, {}
         label, _, rest = spec.rpartition("=")
         file, _, ptx_dir = rest.partition("@")
         self.name = label or "ours"
@@ -56,18 +72,39 @@ class Ours:
         if hasattr(self.library, "hopper_attention_forward_with"):
             *most, stream = self.library.hopper_attention_forward.argtypes
             self.library.hopper_attention_forward_with.argtypes = [*most, ctypes.POINTER(CFeatures), stream]
+        # And so do builds from before there were kernels of the caller's own.
+        if hasattr(self.library, "hopper_attention_forward_custom"):
+            self.library.hopper_attention_kernel_from_ptx.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p)]
+            self.library.hopper_attention_forward_custom.argtypes = [
+                ctypes.c_void_p, ctypes.POINTER(DocumentArgs), ctypes.c_uint64, *self.library.hopper_attention_forward_with.argtypes]
 
     def prepare(self, problem):
         """Enqueues a forward pass when called and returns O; its attribute `lse` is [batch, num_heads, seqlen_q]."""
         with ptx_dir(self.ptx_dir):
-            call = Call(self.library, problem)
+            call = Call(self.library, problem, self.kernel(problem.cell.kernel))
             # The library reads the variable when it loads its first kernel.
             call()
         return call
 
 
+    def kernel(self, name):
+        """The library's handle of a kernel of the folder, made once and kept; None for None."""
+        if name and name not in self.handles:
+            with open(os.path.join(self.kernels, f"{name}.ptx"), "rb") as file:
+                ptx = file.read()
+            handle = ctypes.c_void_p()
+            check(self.library, self.library.hopper_attention_kernel_from_ptx(ptx, len(ptx), ctypes.byref(handle)))
+            self.handles[name] = handle
+        return self.handles.get(name)
+
+
+def check(library, code):
+    if code:
+        raise RuntimeError(f"{library.hopper_attention_last_error().decode()} (code {code})")
+
+
 class Call:
-    def __init__(self, library, problem):
+    def __init__(self, library, problem, kernel=None):
         cell = problem.cell
         self.library = library
         self.o = problem.tensor(torch.empty, problem.rows_q, cell.num_heads, cell.head_dim_v).fill_(torch.nan)
@@ -75,18 +112,17 @@ class Call:
         # The arguments point into these.
         self.problem, self.scale = problem, ctypes.c_float(problem.scale)
         self.tensors = [CTensor.of(x) for x in (problem.q, problem.k, problem.v, self.o)]
-        self.features = CFeatures.of(problem)
+        self.features, self.args = CFeatures.of(problem), DocumentArgs.of(problem)
         # Unequal head dims show in the tensors.
         plain = cell.features <= {"head_dim_v"}
-        self.forward = library.hopper_attention_forward if plain else library.hopper_attention_forward_with
+        self.forward = (library.hopper_attention_forward_custom if kernel else
+                        library.hopper_attention_forward if plain else library.hopper_attention_forward_with)
         self.arguments = (
-            *map(ctypes.byref, self.tensors), self.lse.data_ptr(), self.lse.numel(), int(cell.causal), ctypes.byref(self.scale),
+            *([kernel, ctypes.byref(self.args), ctypes.sizeof(self.args)] if kernel else []), *map(ctypes.byref, self.tensors), self.lse.data_ptr(), self.lse.numel(), int(cell.causal), ctypes.byref(self.scale),
             *([] if plain else [ctypes.byref(self.features)]), torch.cuda.current_stream().cuda_stream)
 
     def __call__(self):
-        code = self.forward(*self.arguments)
-        if code:
-            raise RuntimeError(f"{self.library.hopper_attention_last_error().decode()} (code {code})")
+        check(self.library, self.forward(*self.arguments))
         return self.o
 
 

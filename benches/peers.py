@@ -24,9 +24,9 @@ except ImportError:
     sys.exit("peers.py needs PyTorch with CUDA: python3 -m pip install torch")
 
 import report
-from cells import expand_all
+from cells import MAX_DISTANCE, expand_all
 from contestants import PEERS, Matmul, Problem, Unavailable
-from ours import Ours
+from ours import KERNELS, Ours
 from timing import PROTOCOLS, Timer, measure
 
 # What a row of O may be off by, as a share of its norm. Rounding P and O gives 2e-3 in bf16, 3e-4 in f16.
@@ -63,8 +63,11 @@ class Reference:
         logits = k @ problem.q[b, i, h].double() * problem.scale
         if cell.softcap:
             logits = cell.softcap * torch.tanh(logits / cell.softcap)
+        distance = torch.arange(first, end, device=logits.device) - position
         if cell.alibi:
-            logits = logits - problem.alibi_slopes[h].double() * (position - torch.arange(first, end, device=logits.device)).abs()
+            logits = logits - problem.alibi_slopes[h].double() * distance.abs()
+        if cell.bias:
+            logits = logits + problem.bias[h, distance.clamp(-MAX_DISTANCE, MAX_DISTANCE) + MAX_DISTANCE].double()
         lse = torch.logsumexp(logits, 0)
         if cell.sinks:
             lse = torch.logaddexp(lse, problem.sinks[h].double())
@@ -227,8 +230,11 @@ def arguments():
     p.add_argument("--ours", action="append", default=[], metavar="[LABEL=]FILE[@PTX_DIR]",
                    help="a build of the C library; may be given several times, with different labels; PTX_DIR holds kernels to use instead of "
                         "those inside")
+    p.add_argument("--kernels", default=KERNELS, metavar="DIR",
+                   help="PTX of the kernels of examples/document-mask, for cells with docs or bias (default: %(default)s, where `cargo xtask "
+                        "bundle` puts it)")
     p.add_argument("--peers", default="cudnn,fa2,fa3", help="which of cudnn, fa2, fa3, flex, separated by commas, or none (default: %(default)s)")
-    p.add_argument("--cells", nargs="+", default=["grid"], help="cells in words, or grid, shapes, features, sustained (default: grid)")
+    p.add_argument("--cells", nargs="+", default=["grid"], help="cells in words, or grid, shapes, features, functions, sustained (default: grid)")
     p.add_argument("--protocol", choices=list(PROTOCOLS), default="burst")
     p.add_argument("--idle-ms", type=float, help="rest before each sample of a burst, to fit a grid into less time; the file's command shows it")
     p.add_argument("--rounds", type=int, help="samples of each contestant, for a quick look; what is recorded takes the protocol's own number")
@@ -253,7 +259,7 @@ def main():
     seed = time.time_ns() % 2**32 if a.seed is None else a.seed
     torch.manual_seed(seed)
     random.seed(seed)
-    contestants = [Ours(spec) for spec in a.ours] + a.peers
+    contestants = [Ours(spec, a.kernels) for spec in a.ours] + a.peers
     options = dict(rounds=a.rounds) if a.rounds else {}
     if a.idle_ms is not None and a.protocol == "burst":
         options["idle_s"] = a.idle_ms / 1e3

@@ -15,17 +15,17 @@ except ImportError:
 
 import report  # noqa: E402
 import timing  # noqa: E402
-from cells import RAGGED_LENGTHS, expand, expand_all, ragged_lengths  # noqa: E402
-from ours import CFeatures  # noqa: E402
+from cells import RAGGED_LENGTHS, document_lengths, expand, expand_all, in_drawn_order  # noqa: E402
+from ours import CFeatures, DocumentArgs  # noqa: E402
 
 
 class Cells(unittest.TestCase):
     def test_groups_have_the_documented_sizes(self):
-        for group, size in (("grid", 72), ("bf16", 36), ("d128,full", 12), ("sustained", 6), ("shapes", 28), ("features", 12)):
+        for group, size in (("grid", 72), ("bf16", 36), ("d128,full", 12), ("sustained", 6), ("shapes", 28), ("features", 12), ("functions", 6)):
             self.assertEqual(len(expand(group)), size, group)
 
     def test_a_name_means_its_cell(self):
-        for cell in expand_all(["grid", "shapes", "features", "sustained", "d64,full,bf16,wl0,wr0", "d64,causal,bf16,sinks,dv128"]):
+        for cell in expand_all(["grid", "shapes", "features", "functions", "sustained", "d96,full,1k,bf16,wl9,sinks,docs,bias", "d64,full,bf16,wl0,wr0", "d64,causal,bf16,sinks,dv128"]):
             self.assertEqual(expand(cell.name), [cell])
 
     def test_words_in_any_order(self):
@@ -37,7 +37,8 @@ class Cells(unittest.TestCase):
 
     def test_contradictions_and_unknown_words_are_refused(self):
         for spec in ("dd", "d128,d64", "full,causal", "h3,kv2", "1k,q2k,causal", "packed,kv1", "d1k", "b0", "d+1", "causal,wr0", "cap30,alibi", "cap0", "cap1k", "var,4k",
-                     "var,b1", "var,q1", "var,bhsd", "packed,dv32", "wl", "var1", "dv0", "full,1k,q2k,wr1000"):
+                     "var,b1", "var,q1", "var,bhsd", "packed,dv32", "wl", "var1", "dv0", "full,1k,q2k,wr1000", "d64,bf16,docs,cap30", "d64,bf16,bias,alibi", "d64,bf16,var,docs",
+                     "d64,bf16,4k,q1k,bias", "d64,f16,docs", "d192,bf16,bias", "d64,dv136,bf16,docs"):
             with self.assertRaises(ValueError, msg=spec):
                 expand(spec)
 
@@ -65,10 +66,27 @@ class Cells(unittest.TestCase):
         self.assertEqual(full.flops, 4 * 32 * 64 * sum(n * n for n in RAGGED_LENGTHS))
         self.assertEqual(causal.flops, 4 * 32 * 64 * sum(n * (n + 1) // 2 for n in RAGGED_LENGTHS))
 
+    def test_documents_see_themselves(self):
+        for words in ("full,300,docs", "causal,300,docs,bias", "full,300,docs,wl5,wr0", "causal,7,docs,wl1"):
+            [cell] = expand(f"d64,bf16,b3,h2,{words}")
+            left, right = (10**6 if bound is None else bound for bound in cell.window)
+            document_of = [index for index, length in enumerate(document_lengths(cell.seqlen_k)) for _ in range(length)]
+            n = len(document_of)
+            pairs = sum(i - left <= j <= i + right and document_of[i] == document_of[j] for i in range(n) for j in range(n))
+            self.assertEqual((n, cell.flops), (cell.seqlen_q, 3 * 2 * 4 * 64 * pairs), words)
+        # A bias costs nothing.
+        self.assertEqual(expand("d64,causal,4k,bf16,bias")[0].flops, expand("d64,causal,4k,bf16")[0].flops)
+
+    def test_kernels_of_functions(self):
+        for words, kernel in (("d64,docs", "documents_hdim64_bf16"), ("d64,dv72,docs,bias", "documents_bias_hdim128_bf16"), ("d96,bias", "bias_hdim128_bf16"),
+                              ("d64,alibi", None), ("d256", None)):
+            self.assertEqual(expand(f"causal,4k,bf16,{words}")[0].kernel, kernel)
+
     def test_ragged_lengths_are_pinned(self):
         self.assertEqual((len(RAGGED_LENGTHS), min(RAGGED_LENGTHS), max(RAGGED_LENGTHS), sum(RAGGED_LENGTHS)), (64, 129, 7364, 65431))
-        self.assertEqual(ragged_lengths(5)[:8], [314, 1127, 213, 6045, 3679, 154, 2798, 896])
-        self.assertEqual(sorted(ragged_lengths(6)), sorted(RAGGED_LENGTHS))
+        self.assertEqual(in_drawn_order(RAGGED_LENGTHS, 5)[:8], [314, 1127, 213, 6045, 3679, 154, 2798, 896])
+        self.assertEqual(sorted(in_drawn_order(RAGGED_LENGTHS, 6)), sorted(RAGGED_LENGTHS))
+        self.assertEqual(document_lengths(16384), [137, 153, 174, 198, 229, 265, 313, 373, 454, 563, 718, 945, 1300, 1901, 3039, 5622])
 
     def test_json_shows_features_only_where_there_are(self):
         plain = dict(head_dim=128, causal=False, seqlen_q=4096, seqlen_k=4096, dtype="bf16", batch=4, num_heads=16, num_heads_k=16, layout="bshd",
@@ -91,6 +109,8 @@ class Features(unittest.TestCase):
     def test_layout_is_that_of_c(self):
         self.assertEqual(ctypes.sizeof(CFeatures), 80)
         self.assertEqual((CFeatures.batch.offset, CFeatures.window_left.offset, CFeatures.softcap.offset), (48, 56, 72))
+        # Three addresses and an i32, as Rust lays them out.
+        self.assertEqual((ctypes.sizeof(DocumentArgs), DocumentArgs.bias.offset, DocumentArgs.max_distance.offset), (32, 16, 24))
 
     def test_what_is_not_asked_for_is_absent(self):
         none = dict(sinks=0, alibi_slopes=0, cu_seqlens_q=0, cu_seqlens_k=0, seqused_q=0, seqused_k=0, window_left=-1, window_right=-1, softcap=0)

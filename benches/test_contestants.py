@@ -15,7 +15,7 @@ try:
 except (ImportError, SystemExit) as error:  # peers.py ends the program without PyTorch
     MISSING = f"PyTorch is missing: {error}"
 
-from cells import expand  # noqa: E402
+from cells import document_lengths, expand  # noqa: E402
 
 
 def problem_of(words, device="cpu"):
@@ -32,6 +32,8 @@ def row_by_definition(problem, b, h, i):
         distance, hidden = i - keys, of_key != of_row
     else:
         distance, hidden = i + cell.seqlen_k - cell.seqlen_q - keys, torch.zeros(problem.rows_k, dtype=torch.bool)
+    if cell.docs:
+        hidden = problem.document_of != problem.document_of[i]
     if cell.causal:
         hidden = hidden | (distance < 0)
     if cell.window_left is not None:
@@ -44,6 +46,9 @@ def row_by_definition(problem, b, h, i):
         logits = cell.softcap * torch.tanh(logits / cell.softcap)
     if cell.alibi:
         logits = logits - 2 ** (-8 * (h + 1) / cell.num_heads) * distance.abs()
+    if cell.bias:
+        # Those of the table's 257 distances, from 128 keys before the query's own to 128 behind it.
+        logits = logits + torch.stack([problem.bias[h, 128 + min(max(-d, -128), 128)] for d in distance.tolist()])
     logits = logits.masked_fill(hidden, -torch.inf)
     if cell.sinks:
         # A key with the sink for a logit and 0 for a value.
@@ -57,7 +62,8 @@ class Reference(unittest.TestCase):
         torch.manual_seed(1)
         random.seed(1)
         for words in ("full,90", "causal,90,q70,kv2", "causal,90,wl9", "full,90,q70,wl20,wr5", "full,70,q90,wr30", "causal,90,cap3", "full,90,alibi,q70",
-                      "causal,90,sinks,wl3", "full,90,dv32,bhsd", "causal,90,packed"):
+                      "causal,90,sinks,wl3", "full,90,dv32,bhsd", "causal,90,packed", "causal,900,docs", "full,400,bias",
+                      "full,300,docs,bias,wl9,wr70,sinks,kv2"):
             self.check(f"d64,bf16,b2,h4,{words}")
         for words in ("full", "causal,wl100,sinks", "causal,alibi,dv8,kv1", "full,wl5,wr900,cap2"):
             self.check(f"d16,bf16,var,h2,{words}")
@@ -70,6 +76,15 @@ class Reference(unittest.TestCase):
             # The slopes of the problem are f32.
             torch.testing.assert_close(reference.out[index], out, rtol=1e-5, atol=1e-6, msg=f"{words}: O of row {row}")
             torch.testing.assert_close(reference.lse[index], lse, rtol=1e-5, atol=1e-6, msg=f"{words}: log-sum-exp of row {row}")
+
+    def test_documents_lie_one_behind_another(self):
+        problem = problem_of("d16,causal,1000,bf16,h1,docs")
+        lengths = problem.document_of.bincount().tolist()
+        self.assertEqual(problem.document_of.tolist(), [document for document, length in enumerate(lengths) for _ in range(length)])
+        self.assertEqual(problem.document_starts.tolist(), [sum(lengths[:document]) for document in range(17)])
+        self.assertEqual(sorted(lengths), sorted(document_lengths(1000)))
+        last = lengths[-1]
+        self.assertEqual(problem.sequence(999), (1000 - last, last, last))
 
     def test_packed_rows_belong_to_their_sequence(self):
         problem = problem_of("d16,causal,var,bf16,h1")
@@ -87,7 +102,8 @@ class Peers(unittest.TestCase):
             from torch.nn.attention.flex_attention import flex_attention
         except ImportError as error:
             self.skipTest(str(error))
-        for words in ("causal,256,wl30", "full,256,wl30,wr5", "causal,256,cap3", "causal,256,alibi,kv2", "full,256,q128,alibi,wl100"):
+        for words in ("causal,256,wl30", "full,256,wl30,wr5", "causal,256,cap3", "causal,256,alibi,kv2", "full,256,q128,alibi,wl100",
+                      "causal,512,docs", "causal,512,docs,bias", "full,512,bias,kv2", "full,512,docs,bias,wl90"):
             problem = problem_of(f"d64,bf16,b2,h4,{words}")
             out = contestants.Flex.call(flex_attention, problem)()
             peers.within(words, peers.Reference(problem).errors(out), peers.ROW_TOLERANCE["bf16"])
@@ -117,7 +133,7 @@ class Peers(unittest.TestCase):
 
     def test_features_that_are_not_offered(self):
         for peer, words in (("cudnn", "wl9"), ("cudnn", "cap30"), ("cudnn", "sinks,dv64"), ("fa2", "cap30"), ("fa2", "wl9,sinks"), ("fa2", "wl9,dv64"),
-                            ("fa3", "alibi"), ("fa3", "sinks"), ("flex", "sinks"), ("flex", "")):
+                            ("fa3", "alibi"), ("fa3", "sinks"), ("cudnn", "docs"), ("fa2", "bias"), ("fa2", "docs,wl9"), ("fa3", "docs"), ("flex", "sinks"), ("flex", "")):
             with mock.patch.object(contestants, "FA3_MISSING", None), self.assertRaises(contestants.Unavailable, msg=f"{peer} {words}"):
                 contestants.PEERS[peer].prepare(problem_of(f"d128,causal,1k,bf16,{words}", "meta"))
 

@@ -46,6 +46,30 @@
 //!                                       uint64_t lse_len, int32_t causal, const float *softmax_scale,
 //!                                       const hopper_attention_features *features, void *stream);
 //!
+//! // A forward kernel with score and mask functions of the caller's own, written in Rust (README.md, "Masks and scores of your own").
+//! typedef struct hopper_attention_kernel hopper_attention_kernel;
+//!
+//! // Makes a kernel of the text of a PTX file that hopper-attention-builder made, `ptx_bytes` of UTF-8, which may be freed afterwards. Make
+//! // one of each file and keep it: a context loads it at its first launch, and for each kernel made here again. Needs no context.
+//! //   kernel         where the kernel goes; NULL goes there on failure
+//! int32_t hopper_attention_kernel_from_ptx(const char *ptx, uint64_t ptx_bytes, hopper_attention_kernel **kernel);
+//!
+//! // Frees a kernel that no thread is calling, and no thread will. Work that was enqueued goes on, and contexts keep what they loaded until
+//! // they are destroyed. NULL is let be.
+//! void hopper_attention_kernel_free(hopper_attention_kernel *kernel);
+//!
+//! // hopper_attention_forward_with by a kernel of the caller's own, which any number of threads may use at once.
+//! //   args           the kernel's own parameter in host memory, with the layout of the type that forward_kernel! was given as `args`; copied
+//! //                  before this returns. Device memory that it names stays allocated and unwritten until the work is done. NULL where there
+//! //                  is none
+//! //   args_bytes     sizeof *args, 0 where there is none; refused unless it is the size of the kernel's parameter
+//! // A soft cap, ALiBi, and head_dims or a dtype that are not the kernel's are refused, too. See hopper_attention::raw::forward_custom.
+//! int32_t hopper_attention_forward_custom(const hopper_attention_kernel *kernel, const void *args, uint64_t args_bytes,
+//!                                         const hopper_attention_tensor *q, const hopper_attention_tensor *k,
+//!                                         const hopper_attention_tensor *v, const hopper_attention_tensor *o, uint64_t lse,
+//!                                         uint64_t lse_len, int32_t causal, const float *softmax_scale,
+//!                                         const hopper_attention_features *features, void *stream);
+//!
 //! enum {
 //!     HOPPER_ATTENTION_INVALID = 1,            // an argument contradicts another, or is out of range
 //!     HOPPER_ATTENTION_UNSUPPORTED = 2,        // well defined, but not what these kernels compute
@@ -58,16 +82,16 @@
 //!     HOPPER_ATTENTION_INTERNAL = 9,           // a fault of this library
 //! };
 //!
-//! // What went wrong in this thread's latest call of one of the two, "" if it succeeded. Valid until its next such call.
+//! // What went wrong in this thread's latest call of a function that returns a code, "" if it succeeded. Valid until its next such call.
 //! const char *hopper_attention_last_error(void);
 //! ```
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_void};
-use std::panic::catch_unwind;
-use std::ptr;
+use std::panic::{UnwindSafe, catch_unwind};
+use std::{ptr, slice};
 
-use hopper_attention::{DType, Dim, Error, Layout, raw};
+use hopper_attention::{ArgsBytes, CustomKernel, DType, Dim, Error, Layout, raw};
 
 /// A tensor in device memory, as the C declaration has it.
 #[repr(C)]
@@ -189,18 +213,129 @@ pub unsafe extern "C" fn hopper_attention_forward_with(
     features: *const CFeatures,
     stream: *mut c_void,
 ) -> i32 {
-    let outcome = catch_unwind(|| {
+    report(|| {
         // SAFETY: the caller's promise about pointers, and about device memory and the stream.
+        unsafe {
+            let call = Call::of([q, k, v, o], lse, lse_len, causal, softmax_scale, features)?;
+            raw::forward_with(&call.q, &call.k, &call.v, &call.o, call.lse, &call.options, &call.arrays, stream.cast())
+        }
+    })
+}
+
+/// A kernel of the caller's own functions, as the C declaration has it.
+pub struct CKernel(CustomKernel<ArgsBytes>);
+
+/// Makes a kernel of its PTX; see the C declaration in the crate's documentation.
+///
+/// # Safety
+///
+/// `ptx` is null or points to `ptx_bytes` bytes; `kernel` is null or points to room for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hopper_attention_kernel_from_ptx(ptx: *const c_char, ptx_bytes: u64, kernel: *mut *mut CKernel) -> i32 {
+    report(|| {
+        if kernel.is_null() {
+            return Err(invalid("kernel".to_owned(), "null".to_owned(), "where the kernel goes"));
+        }
+        // SAFETY: the caller's promise; it is not null.
+        unsafe { kernel.write(ptr::null_mut()) };
+        // SAFETY: the caller's promise.
+        let ptx = unsafe { bytes("ptx", ptx.cast::<u8>(), ptx_bytes)? };
+        let text = str::from_utf8(ptx).map_err(|error| {
+            let value = format!("no UTF-8 from byte {} on", error.valid_up_to());
+            invalid("ptx".to_owned(), value, "the text of a PTX file")
+        })?;
+        let made = Box::new(CKernel(CustomKernel::from_ptx_untyped(text)?));
+        // SAFETY: as above.
+        unsafe { kernel.write(Box::into_raw(made)) };
+        Ok(())
+    })
+}
+
+/// Frees a kernel; see the C declaration in the crate's documentation.
+///
+/// # Safety
+///
+/// `kernel` is null or comes from [`hopper_attention_kernel_from_ptx`], has not been freed, and nothing uses it any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hopper_attention_kernel_free(kernel: *mut CKernel) {
+    if !kernel.is_null() {
+        // SAFETY: the caller's promise: it is a box that `hopper_attention_kernel_from_ptx` gave away.
+        drop(unsafe { Box::from_raw(kernel) });
+    }
+}
+
+/// Enqueues attention by a kernel of the caller's own functions; see the C declaration in the crate's documentation.
+///
+/// # Safety
+///
+/// `kernel` is null or one of [`hopper_attention_kernel_from_ptx`] that has not been freed; `args` is null or points to `args_bytes` bytes; the
+/// rest is as [`hopper_attention_forward_with`] asks. Of what `args` says the same is asked as of [`hopper_attention::raw::forward_custom`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hopper_attention_forward_custom(
+    kernel: *const CKernel,
+    args: *const c_void,
+    args_bytes: u64,
+    q: *const CTensor,
+    k: *const CTensor,
+    v: *const CTensor,
+    o: *const CTensor,
+    lse: u64,
+    lse_len: u64,
+    causal: i32,
+    softmax_scale: *const f32,
+    features: *const CFeatures,
+    stream: *mut c_void,
+) -> i32 {
+    report(|| {
+        // SAFETY: the caller's promise about pointers, about the parameter, and about device memory and the stream.
+        unsafe {
+            let Some(CKernel(kernel)) = kernel.as_ref() else {
+                return Err(invalid("kernel".to_owned(), "null".to_owned(), "a kernel"));
+            };
+            let args = bytes("args", args.cast(), args_bytes)?;
+            let call = Call::of([q, k, v, o], lse, lse_len, causal, softmax_scale, features)?;
+            raw::forward_custom(kernel, args, &call.q, &call.k, &call.v, &call.o, call.lse, &call.options, &call.arrays, stream.cast())
+        }
+    })
+}
+
+/// What the calls have in common, converted.
+struct Call {
+    q: raw::Tensor4,
+    k: raw::Tensor4,
+    v: raw::Tensor4,
+    o: raw::Tensor4,
+    lse: Option<raw::Lse>,
+    options: raw::Options,
+    arrays: raw::Arrays,
+}
+
+impl Call {
+    /// # Safety
+    ///
+    /// The pointers are null or point to what their types say.
+    unsafe fn of(
+        [q, k, v, o]: [*const CTensor; 4],
+        lse: u64,
+        lse_len: u64,
+        causal: i32,
+        softmax_scale: *const f32,
+        features: *const CFeatures,
+    ) -> Result<Self, Error> {
+        // SAFETY: the caller's promise.
         unsafe {
             let [q, k, v, o] = [tensor("q", q)?, tensor("k", k)?, tensor("v", v)?, tensor("o", o)?];
             let lse = (lse != 0).then_some(raw::Lse { address: lse, len: lse_len as usize });
             let features = features.as_ref().copied().unwrap_or(CFeatures::NONE);
             let options = features.options(causal != 0, softmax_scale.as_ref().copied());
-            let arrays = features.arrays(q.layout.extent(Dim::Heads));
-            raw::forward_with(&q, &k, &v, &o, lse, &options, &arrays, stream.cast())
+            Ok(Self { q, k, v, o, lse, options, arrays: features.arrays(q.layout.extent(Dim::Heads)) })
         }
-    });
-    let (code, message) = match outcome {
+    }
+}
+
+/// Does the work of a function that returns a code, and keeps the message.
+fn report(work: impl FnOnce() -> Result<(), Error> + UnwindSafe) -> i32 {
+    let (code, message) = match catch_unwind(work) {
         Ok(Ok(())) => (0, String::new()),
         Ok(Err(error)) => (code_of(&error), error.to_string()),
         Err(_) => (9, "a fault of hopper-attention: it panicked, and said where on standard error".into()),
@@ -234,6 +369,23 @@ unsafe fn tensor(name: &str, tensor: *const CTensor) -> Result<raw::Tensor4, Err
     Ok(raw::Tensor4 { address: tensor.address, dtype, layout })
 }
 
+/// # Safety
+///
+/// `T` is a byte, initialised or not; `address` is null or points to `len` of them, which live and stay as they are for `'a`.
+unsafe fn bytes<'a, T>(name: &str, address: *const T, len: u64) -> Result<&'a [T], Error> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if address.is_null() {
+        return Err(invalid(name.to_owned(), "null".to_owned(), &format!("{len} bytes")));
+    }
+    if len > isize::MAX as u64 {
+        return Err(invalid(format!("{name}_bytes"), len.to_string(), "as many as memory can hold"));
+    }
+    // SAFETY: the caller's promise, and no more than a slice may have.
+    Ok(unsafe { slice::from_raw_parts(address, len as usize) })
+}
+
 fn invalid(field: String, value: String, requirement: &str) -> Error {
     Error::Invalid { field, value, requirement: requirement.to_owned() }
 }
@@ -255,6 +407,8 @@ fn code_of(error: &Error) -> i32 {
 mod tests {
     use std::ffi::CStr;
 
+    use hopper_attention_kernels::params::{FeatureParams, ForwardParams, INTERFACE, TensorMap, VERSION};
+
     use super::*;
 
     fn contiguous(address: u64, [batch, seqlen, heads, head_dim]: [u64; 4]) -> CTensor {
@@ -265,7 +419,10 @@ mod tests {
     fn forward(q: *const CTensor, o: &CTensor, softmax_scale: *const f32) -> (i32, String) {
         let kv = contiguous(0x20000, [1, 9, 1, 64]);
         // SAFETY: the pointers are null or of live tensors; every call here fails, or has nothing to do, before the device is touched.
-        let code = unsafe { hopper_attention_forward(q, &kv, &kv, o, 0, 0, 1, softmax_scale, ptr::null_mut()) };
+        with_message(unsafe { hopper_attention_forward(q, &kv, &kv, o, 0, 0, 1, softmax_scale, ptr::null_mut()) })
+    }
+
+    fn with_message(code: i32) -> (i32, String) {
         // SAFETY: the message is a string until this thread's next call.
         (code, unsafe { CStr::from_ptr(hopper_attention_last_error()) }.to_str().unwrap().to_owned())
     }
@@ -291,9 +448,7 @@ mod tests {
         let forward = |features: CFeatures| {
             let (kv, none, stream) = (contiguous(0x20000, [1, 9, 1, 64]), ptr::null(), ptr::null_mut());
             // SAFETY: as above.
-            let code = unsafe { hopper_attention_forward_with(&q, &kv, &kv, &o, 0, 0, 0, none, &features, stream) };
-            // SAFETY: as above.
-            (code, unsafe { CStr::from_ptr(hopper_attention_last_error()) }.to_str().unwrap().to_owned())
+            with_message(unsafe { hopper_attention_forward_with(&q, &kv, &kv, &o, 0, 0, 0, none, &features, stream) })
         };
         let refused = |features: CFeatures, code: i32, start: &str| {
             let (found, message) = forward(features);
@@ -310,5 +465,86 @@ mod tests {
         let options = CFeatures { window_left: 7, window_right: 0, softcap: 2.0, ..none }.options(false, None);
         assert_eq!(options, raw::Options::new().window(Some(7), Some(0)).softcap(2.0));
         assert_eq!(none.options(true, Some(0.5)), raw::Options::new().causal(true).softmax_scale(0.5));
+    }
+
+    /// The head of what hopper-attention-builder makes of a kernel with a parameter of 24 bytes; the driver never sees it.
+    fn ptx() -> String {
+        let (version, map) = (VERSION.map(|number| number.to_string()).join("."), size_of::<TensorMap>());
+        let sizes = [map, map, map, map, size_of::<ForwardParams>(), size_of::<FeatureParams>(), 24];
+        let parameters = sizes.map(|bytes| format!(".param .align 8 .b8 mine[{bytes}]")).join(",\n");
+        let facts = format!("interface {INTERFACE} head_dim 64 tile_n 128 bf16 1 has_score 1 args_bytes 24");
+        format!("// attention_kernel {version} {facts}\n.visible .entry mine(\n{parameters}\n)\n{{\n}}\n")
+    }
+
+    fn load(ptx: &[u8]) -> (i32, String, *mut CKernel) {
+        let mut kernel = ptr::dangling_mut();
+        // SAFETY: the text and the room for the kernel are there.
+        let (code, message) = with_message(unsafe { hopper_attention_kernel_from_ptx(ptx.as_ptr().cast(), ptx.len() as u64, &mut kernel) });
+        (code, message, kernel)
+    }
+
+    #[test]
+    fn what_is_no_kernel_is_refused() {
+        let refused = |ptx: &[u8], start: &str| {
+            let (code, message, kernel) = load(ptx);
+            assert!(code == 1 && message.starts_with(start) && kernel.is_null(), "{code} {message} {kernel:?}");
+        };
+        let good = ptx();
+        refused(b"", "ptx is a text with 0 entries");
+        refused(b"// caf\xe9", "ptx is no UTF-8 from byte 6 on, but must be");
+        refused(format!("{good}\0").as_bytes(), "ptx is a text with a NUL character, but must be");
+        refused(
+            good.replacen("// attention_kernel", "// another", 1).as_bytes(),
+            "ptx is mine, but must be a kernel that forward_kernel! defines",
+        );
+        let other = good.replacen(&format!("interface {INTERFACE}"), "interface 0", 1);
+        refused(other.as_bytes(), &format!("ptx is mine, made with version {}, interface 0, but must be", env!("CARGO_PKG_VERSION")));
+        let mut kernel = ptr::dangling_mut();
+        for (ptx, ptx_bytes, start) in [
+            (ptr::null(), 9, "ptx is null, but must be 9 bytes"),
+            (c"".as_ptr(), u64::MAX, "ptx_bytes is 18446744073709551615, but must be"),
+        ] {
+            // SAFETY: there is room for the kernel; the text is refused before it is read.
+            let (code, message) = with_message(unsafe { hopper_attention_kernel_from_ptx(ptx, ptx_bytes, &mut kernel) });
+            assert!(code == 1 && message.starts_with(start) && kernel.is_null(), "{code} {message}");
+        }
+        // SAFETY: null is refused.
+        let answer = with_message(unsafe { hopper_attention_kernel_from_ptx(good.as_ptr().cast(), good.len() as u64, ptr::null_mut()) });
+        assert_eq!(answer, (1, "kernel is null, but must be where the kernel goes".into()));
+    }
+
+    #[test]
+    fn kernels_of_ones_own() {
+        let (code, message, kernel) = load(ptx().as_bytes());
+        assert!(code == 0 && message.is_empty(), "{code} {message}");
+        let call = |kernel, args, args_bytes, head_dim: u64, seqlen: u64, features: &CFeatures| {
+            let [q, o] = [0x10000, 0x40000].map(|address| contiguous(address, [1, seqlen, 2, head_dim]));
+            let (kv, none, stream) = (contiguous(0x20000, [1, 9, 1, head_dim]), ptr::null(), ptr::null_mut());
+            // SAFETY: the kernel is null or alive, and the parameter null or as long as is said; every call fails, or has nothing to do, before
+            // the device is touched.
+            with_message(unsafe {
+                hopper_attention_forward_custom(kernel, args, args_bytes, &q, &kv, &kv, &o, 0, 0, 1, none, features, stream)
+            })
+        };
+        let (args, none) = ([0u64; 3], &CFeatures::NONE);
+        let args = args.as_ptr().cast::<c_void>();
+        let refused = |(code, message): (i32, String), expected: i32, start: &str| {
+            assert!(code == expected && message.starts_with(start), "{code} {message}");
+        };
+        refused(call(ptr::null(), args, 24, 64, 9, none), 1, "kernel is null, but must be a kernel");
+        refused(call(kernel, ptr::null(), 24, 64, 9, none), 1, "args is null, but must be 24 bytes");
+        refused(call(kernel, args, 16, 64, 9, none), 1, "args is of 16 bytes, but must be of 24 bytes, like the parameter that mine");
+        refused(call(kernel, ptr::null(), 0, 64, 9, none), 1, "args is of 0 bytes");
+        refused(call(kernel, args, u64::MAX, 64, 9, none), 1, "args_bytes is 18446744073709551615");
+        // What follows the checks of the kernel's own arguments is the same as without it, but for what it does not serve.
+        refused(call(kernel, args, 24, 72, 9, none), 2, "unsupported: q.head_dim is 72");
+        refused(call(kernel, args, 24, 64, 9, &CFeatures { softcap: 1.0, ..*none }), 2, "unsupported: softcap is 1");
+        refused(call(kernel, args, 24, 64, 9, &CFeatures { sinks: 0x50002, ..*none }), 1, "sinks.address is 0x50002");
+        assert_eq!(call(kernel, args, 24, 64, 0, none), (0, String::new()));
+        // SAFETY: it is not used again; null is let be.
+        unsafe {
+            hopper_attention_kernel_free(kernel);
+            hopper_attention_kernel_free(ptr::null_mut());
+        }
     }
 }

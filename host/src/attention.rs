@@ -145,11 +145,10 @@ impl Attention {
     ///
     /// # Safety
     ///
-    /// The kernel is what [`CustomKernel::from_ptx`] describes, `A` is the `args` type that it was defined with, and `args` is what its
-    /// functions ask for: memory that they read, for instance, is allocated, of the current context, and written by nobody until this returns.
-    pub unsafe fn forward_custom<'a, T: Element, A: Copy>(
+    /// The kernel is what [`CustomKernel::from_ptx`] describes, and `args` is what its functions ask for: memory that they read, for instance, is allocated, of the current context, and written by nobody until this returns.
+    pub unsafe fn forward_custom<'a, T: Element, A: ?Sized>(
         &self,
-        kernel: &CustomKernel,
+        kernel: &CustomKernel<A>,
         args: &A,
         q: impl Into<TensorView<'a, T>>,
         k: impl Into<TensorView<'a, T>>,
@@ -269,9 +268,9 @@ impl Attention {
     ///
     /// That of [`Attention::forward_into_with`]; and that of [`Attention::forward_custom`], until the work on `stream` is done.
     #[expect(clippy::too_many_arguments, reason = "those of `forward_into_with`, the kernel and its parameter")]
-    pub unsafe fn forward_custom_into<'a, 'o, T: Element, A: Copy>(
+    pub unsafe fn forward_custom_into<'a, 'o, T: Element, A: ?Sized>(
         &self,
-        kernel: &CustomKernel,
+        kernel: &CustomKernel<A>,
         args: &A,
         q: impl Into<TensorView<'a, T>>,
         k: impl Into<TensorView<'a, T>>,

@@ -17,10 +17,11 @@ use hopper_attention_driver::{
 };
 use hopper_attention_kernels::config::{FORWARD, GENERAL, TileConfig};
 
+use crate::Error;
+use crate::custom::Kernel;
 use crate::error::{check, driver};
 use crate::kernels::{self, Ptx};
 use crate::slots::Slots;
-use crate::{CustomKernel, Error};
 
 /// A context whose device can run the kernels.
 pub(crate) struct Context {
@@ -152,7 +153,7 @@ impl Context {
     }
 
     /// A kernel of the caller's own; loaded at the first call. `self` is the current context.
-    pub fn custom_kernel(&self, kernel: &CustomKernel) -> Result<CUfunction, Error> {
+    pub fn custom_kernel(&self, kernel: &Kernel) -> Result<CUfunction, Error> {
         let loaded = || {
             let kernels = self.custom_kernels.read().unwrap_or_else(PoisonError::into_inner);
             kernels.get(&kernel.id()).map(|function| function.0)

@@ -102,7 +102,7 @@ mod tensor;
 pub use arrays::Arrays;
 #[cfg(feature = "cust")]
 pub use attention::{Attention, Output};
-pub use custom::CustomKernel;
+pub use custom::{ArgsBytes, CustomKernel};
 pub use dtype::DType;
 #[cfg(any(feature = "cust", feature = "reference"))]
 pub use element::Element;
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn what_users_hold_goes_to_any_thread() {
         goes_to_any_thread::<Error>();
-        goes_to_any_thread::<(raw::Tensor4, raw::Lse, raw::Options, raw::Arrays, Layout, HeadDims, CustomKernel)>();
+        goes_to_any_thread::<(raw::Tensor4, raw::Lse, raw::Options, raw::Arrays, Layout, HeadDims, CustomKernel<ArgsBytes>)>();
         #[cfg(feature = "cust")]
         {
             goes_to_any_thread::<(Attention, Arrays<'static>, Output<half::f16>, Tensor<half::bf16>)>();

@@ -250,15 +250,15 @@ pub(crate) unsafe fn enqueue(
 /// # Errors
 ///
 /// As [`forward_with`]; [`Error::Unsupported`] for a head_dim or dtype that is not the kernel's, and for a soft cap or ALiBi;
-/// [`Error::Invalid`] if `args` is not of the size that the kernel takes.
+/// [`Error::Invalid`] if `args` are [`crate::ArgsBytes`], and not as many as the kernel takes.
 ///
 /// # Safety
 ///
-/// As [`forward_with`]. The kernel is what [`CustomKernel::from_ptx`] describes, `A` is the `args` type that it was defined with, and `args` is
-/// what its functions ask for, until the work is done.
+/// As [`forward_with`]. The kernel is what [`CustomKernel::from_ptx`] describes, and `args` is what its functions ask for, until the work is
+/// done. It is copied: the memory of `args` itself is free when this returns.
 #[expect(clippy::too_many_arguments, reason = "those of `forward_with`, the kernel and its parameter")]
-pub unsafe fn forward_custom<A: Copy>(
-    kernel: &CustomKernel,
+pub unsafe fn forward_custom<A: ?Sized>(
+    kernel: &CustomKernel<A>,
     args: &A,
     q: &Tensor4,
     k: &Tensor4,

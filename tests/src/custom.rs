@@ -7,12 +7,13 @@ use crate::gpu::{Buffer, Stream};
 use crate::values::random_bits;
 use crate::{Failure, ensure};
 use hopper_attention::reference::{Problem, Row};
-use hopper_attention::{CustomKernel, Element, Error, raw};
+use hopper_attention::{ArgsBytes, CustomKernel, Element, Error, raw};
 use hopper_attention_kernels::function::{Head, Identity, MaskMod, Open, ScoreMod};
 use hopper_attention_test_kernels::{Bias, BiasArgs, Comb, CombArgs, Even, FaultArgs, Faults, Prefix, PrefixArgs, Slope};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ptr;
+use std::slice;
 use std::sync::{Arc, OnceLock};
 
 /// The functions of a test kernel, with what they are told beside arrays.
@@ -77,7 +78,7 @@ macro_rules! kernels {
     };
 }
 
-type Entry = (&'static str, &'static str, OnceLock<CustomKernel>);
+type Entry = (&'static str, &'static str, OnceLock<CustomKernel<ArgsBytes>>);
 static KERNELS: [Entry; 6] = kernels!(
     "comb_hdim64_f16" "bias_hdim128_bf16" "prefix_hdim64_bf16" "prefix_hdim256_f16" "even_hdim96_f16" "faults_hdim192_bf16"
 );
@@ -96,7 +97,7 @@ trait Visitor {
 
 impl Function {
     /// The kernel that has these functions.
-    pub fn kernel(self, dtype: ElementType) -> &'static CustomKernel {
+    pub fn kernel(self, dtype: ElementType) -> &'static CustomKernel<ArgsBytes> {
         let entry = match (self, dtype) {
             (Self::Comb { .. }, _) => "comb_hdim64_f16",
             (Self::Bias { .. }, _) => "bias_hdim128_bf16",
@@ -106,7 +107,7 @@ impl Function {
             (Self::Faults { .. }, _) => "faults_hdim192_bf16",
         };
         let (_, ptx, kernel) = KERNELS.iter().find(|(name, ..)| *name == entry).expect("one of the kernels");
-        kernel.get_or_init(|| CustomKernel::from_ptx(*ptx).expect("what the builder made"))
+        kernel.get_or_init(|| CustomKernel::from_ptx_untyped(*ptx).expect("what the builder made"))
     }
 
     /// Its PTX.
@@ -326,7 +327,7 @@ impl Tables {
 #[derive(Clone, Copy, Debug)]
 pub struct CustomCall {
     /// The kernel.
-    pub kernel: &'static CustomKernel,
+    pub kernel: &'static CustomKernel<ArgsBytes>,
     /// What makes its parameter.
     pub function: Function,
     num_heads: usize,
@@ -356,7 +357,9 @@ impl Visitor for Enqueue<'_> {
     fn visit<A: Copy, S: ScoreMod<A>, M: MaskMod<A>>(self, args: impl Fn(Pointers) -> A + Send + Sync + 'static) -> Self::Output {
         let Call { q, k, v, o, lse, options, arrays, .. } = self.call;
         let args = args(self.custom.addresses.map(|address| ptr::without_provenance(address as usize)));
+        // SAFETY: those of `args`, which lives until the end.
+        let bytes = unsafe { slice::from_raw_parts((&raw const args).cast(), size_of::<A>()) };
         // SAFETY: that the kernel was defined with these functions, and the rest, `CustomCall::enqueue` asks of its caller.
-        unsafe { raw::forward_custom(self.custom.kernel, &args, q, k, v, o, *lse, options, arrays, self.stream.raw()) }
+        unsafe { raw::forward_custom(self.custom.kernel, bytes, q, k, v, o, *lse, options, arrays, self.stream.raw()) }
     }
 }

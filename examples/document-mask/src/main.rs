@@ -12,7 +12,7 @@ use hopper_attention::reference::{HostTensor, Problem, Row, exact};
 use hopper_attention::{Arrays, Attention, CUresult, CustomKernel, Error, Layout, Tensor};
 use hopper_attention_kernels::function::{Head, MaskMod, ScoreMod};
 
-const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/ptx/documents_hdim64_bf16.ptx"));
+const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/ptx/documents_bias_hdim64_bf16.ptx"));
 
 const SEQLEN: usize = 700;
 const HEADS: usize = 4;
@@ -47,7 +47,7 @@ fn no_suitable_gpu(error: &Error) -> bool {
 /// Computes attention on the GPU, and returns its largest error.
 fn run() -> Result<f64, Error> {
     let _context = cust::quick_init()?;
-    let kernel = CustomKernel::from_ptx(PTX)?;
+    let kernel = CustomKernel::<DocumentArgs>::from_ptx(PTX)?;
 
     // 4 query heads that share 2 key heads; every tensor is [batch, seqlen, heads, head_dim].
     let (q_layout, kv_layout) = (Layout::bshd([1, SEQLEN, HEADS, 64]), Layout::bshd([1, SEQLEN, 2, 64]));

@@ -3,8 +3,9 @@
 use hopper_attention_kernels::config::{ScoreFunction, TileConfig, forward_config, general_config};
 use hopper_attention_kernels::params::MAX_SEQLEN;
 
+use crate::Error;
+use crate::custom::Kernel;
 use crate::raw::{Arrays, Options};
-use crate::{CustomKernel, Error};
 
 /// A family of forward kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub(crate) enum Family {
 
 impl Family {
     /// That of a kernel of the caller's own: it takes any window, lengths and sinks.
-    pub fn of_custom(kernel: &CustomKernel, options: &Options, arrays: &Arrays) -> Result<Self, Error> {
+    pub fn of_custom(kernel: &Kernel, options: &Options, arrays: &Arrays) -> Result<Self, Error> {
         let refuse = |field: &str, value: String| {
             let requirement = format!("left out: the kernel {} has score functions of its own", kernel.entry());
             Err(Error::unsupported(field, value, requirement))

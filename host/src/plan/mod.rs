@@ -32,8 +32,9 @@ pub(crate) use map::{EncodedDims, MapDescription};
 pub(crate) use region::Region;
 pub(crate) use shape::Sequences;
 
+use crate::custom::Kernel;
 use crate::raw::{Array, Arrays, Lse, Options, Tensor4};
-use crate::{CustomKernel, DType, Error};
+use crate::{DType, Error};
 use choice::Scales;
 use map::{Mapped, Role, describe};
 use packing::Packing;
@@ -73,7 +74,7 @@ impl Plan {
     /// Checks everything that can be checked without a device. `None` if there is no row to write.
     /// By `kernel`, if the caller brings one.
     pub fn new(
-        kernel: Option<&CustomKernel>,
+        kernel: Option<&Kernel>,
         [q, k, v, o]: [&Tensor4; 4],
         lse: Option<Lse>,
         options: &Options,
@@ -101,7 +102,7 @@ impl Plan {
 
     /// Checks what can be checked before there is memory for O.
     #[cfg(feature = "cust")]
-    pub fn check_inputs(kernel: Option<&CustomKernel>, [q, k, v]: [&Tensor4; 3], options: &Options, arrays: &Arrays) -> Result<(), Error> {
+    pub fn check_inputs(kernel: Option<&Kernel>, [q, k, v]: [&Tensor4; 3], options: &Options, arrays: &Arrays) -> Result<(), Error> {
         Inputs::of(kernel, &Shape::of(q, k, v, arrays)?, [q, k, v], None, options, arrays).map(drop)
     }
 
@@ -150,7 +151,7 @@ struct Inputs {
 impl Inputs {
     /// `None` if there is no row to write. Without `o`, which the heads' packing may depend on, what follows is good for checks only.
     fn of(
-        kernel: Option<&CustomKernel>,
+        kernel: Option<&Kernel>,
         shape: &Shape,
         [q, k, v]: [&Tensor4; 3],
         o: Option<&Tensor4>,
@@ -285,7 +286,7 @@ pub(crate) fn check_head_dim(field: &str, head_dim: usize) -> Result<u32, Error>
 }
 
 /// A kernel of the caller's own serves head_dims up to its own, and one dtype.
-fn check_kernel(kernel: &CustomKernel, shape: &Shape, dtype: DType) -> Result<(), Error> {
+fn check_kernel(kernel: &Kernel, shape: &Shape, dtype: DType) -> Result<(), Error> {
     for (field, head_dim) in [("q.head_dim", shape.head_dim), ("v.head_dim", shape.head_dim_v)] {
         if head_dim > kernel.head_dim() {
             return Err(Error::unsupported(

@@ -4,8 +4,9 @@ use cust::memory::{CopyDestination, DeviceBuffer};
 use cust::stream::{Stream, StreamFlags};
 use half::{bf16, f16};
 use hopper_attention::reference::{HostTensor, Problem, Row, exact};
-use hopper_attention::{Arrays, Attention, Error, Layout, Tensor};
+use hopper_attention::{Arrays, Attention, CustomKernel, Error, Layout, Tensor};
 use hopper_attention_tests::{DeviceTest, ElementType, Failure, Function, ensure, random_bits};
+use std::mem::MaybeUninit;
 
 const HEADS: usize = 2;
 const HEAD_DIM: usize = 64;
@@ -92,7 +93,7 @@ fn custom() -> Result<(), Failure> {
     let (q, k, v) = (q?, k?, v?);
     let cu_seqlens = DeviceBuffer::from_slice(&CU_SEQLENS).map_err(failed)?;
     let arrays = Arrays::new().cu_seqlens_q(&cu_seqlens).cu_seqlens_k(&cu_seqlens);
-    let kernel = Function::Even.kernel(ElementType::F16);
+    let kernel = &CustomKernel::<()>::from_ptx(Function::Even.ptx(ElementType::F16))?;
     // SAFETY: the kernel was defined with `()`, which names no memory.
     let output = unsafe { Attention::new().causal(true).forward_custom(kernel, &(), &q, &k, &v, &arrays)? };
     let (o, mut lse) = (output.o.to_vec()?, vec![f32::NAN; output.lse.len()]);
@@ -148,7 +149,8 @@ fn custom() -> Result<(), Failure> {
 fn custom_refused() -> Result<(), Failure> {
     let (x, wide) = (Tensor::<f16>::zeroed(Layout::bshd([1, 10, 2, 64]))?, Tensor::<f16>::zeroed(Layout::bshd([1, 10, 2, 104]))?);
     let other = Tensor::<bf16>::zeroed(*x.layout())?;
-    let (kernel, none) = (Function::Even.kernel(ElementType::F16), Arrays::new());
+    let (kernel, none) = (&CustomKernel::<()>::from_ptx(Function::Even.ptx(ElementType::F16))?, Arrays::new());
+    let (untyped, four_bytes) = (Function::Even.kernel(ElementType::F16), [MaybeUninit::zeroed(); 4]);
     let wrong = DeviceBuffer::from_slice(&[0, 11]).map_err(failed)?;
     let lengths = Arrays::new().cu_seqlens_q(&wrong).cu_seqlens_k(&wrong);
     let slopes = DeviceBuffer::from_slice(&[0.5f32, 0.25]).map_err(failed)?;
@@ -156,7 +158,7 @@ fn custom_refused() -> Result<(), Failure> {
     // SAFETY: each call is refused, which is what is checked; the kernel was defined with `()`.
     let answers = unsafe {
         [
-            ("args", plain.forward_custom(kernel, &1u32, &x, &x, &x, &none).err()),
+            ("args", plain.forward_custom(untyped, &four_bytes[..], &x, &x, &x, &none).err()),
             ("q.head_dim", plain.forward_custom(kernel, &(), &wide, &wide, &x, &none).err()),
             ("v.head_dim", plain.forward_custom(kernel, &(), &x, &x, &wide, &none).err()),
             ("q.dtype", plain.forward_custom(kernel, &(), &other, &other, &other, &none).err()),

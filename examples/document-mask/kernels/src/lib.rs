@@ -81,11 +81,37 @@ impl ScoreMod<DocumentArgs> for RelativeBias {
 }
 
 #[cfg(target_arch = "nvptx64")]
-mod kernels {
+hopper_attention_kernels::forward_kernel!(
+    /// Documents and bias: bf16, head_dims up to 64.
+    documents_bias_hdim64_bf16 { head_dim: 64, dtype: Bf16, args: DocumentArgs, score: RelativeBias, mask: SameDocument }
+);
+
+/// Those that the repository's benchmark measures besides.
+#[cfg(all(target_arch = "nvptx64", feature = "benchmark"))]
+mod benchmark {
+    use hopper_attention_kernels::forward_kernel;
+    use hopper_attention_kernels::function::{Identity, Open};
+
     use super::*;
 
-    hopper_attention_kernels::forward_kernel!(
-        /// bf16, head_dims up to 64.
-        documents_hdim64_bf16 { head_dim: 64, dtype: Bf16, args: DocumentArgs, score: RelativeBias, mask: SameDocument }
+    forward_kernel!(
+        /// Documents and bias: bf16, head_dims up to 128.
+        documents_bias_hdim128_bf16 { head_dim: 128, dtype: Bf16, args: DocumentArgs, score: RelativeBias, mask: SameDocument }
+    );
+    forward_kernel!(
+        /// Documents without a bias: bf16, head_dims up to 64.
+        documents_hdim64_bf16 { head_dim: 64, dtype: Bf16, args: DocumentArgs, score: Identity, mask: SameDocument }
+    );
+    forward_kernel!(
+        /// Documents without a bias: bf16, head_dims up to 128.
+        documents_hdim128_bf16 { head_dim: 128, dtype: Bf16, args: DocumentArgs, score: Identity, mask: SameDocument }
+    );
+    forward_kernel!(
+        /// A bias in one document: bf16, head_dims up to 64.
+        bias_hdim64_bf16 { head_dim: 64, dtype: Bf16, args: DocumentArgs, score: RelativeBias, mask: Open }
+    );
+    forward_kernel!(
+        /// A bias in one document: bf16, head_dims up to 128.
+        bias_hdim128_bf16 { head_dim: 128, dtype: Bf16, args: DocumentArgs, score: RelativeBias, mask: Open }
     );
 }
