@@ -2,7 +2,9 @@
 
 use crate::chart;
 use crate::device;
+use crate::ptx;
 use crate::test::PACKAGE;
+use crate::toolchain::CoreSource;
 use crate::workspace::{cargo, output_of, root, run as run_command, shown, target};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
@@ -19,7 +21,7 @@ pub struct Options {
     /// Also with the PTX of this folder, beside the built-in one, in one Python process with PyTorch; may be given several times
     #[arg(long, value_name = "DIR")]
     pub ptx_dir: Vec<PathBuf>,
-    /// Cells in words (`d128,causal,4k,bf16`), or grid, shapes, sustained
+    /// Cells in words (`d128,causal,4k,bf16`), or grid, shapes, sustained; with --peers also features, functions
     #[arg(long, num_args = 1.., value_name = "CELLS", default_values = ["grid"])]
     pub cells: Vec<String>,
     /// burst: cool and in turns; sustained: at the card's power limit
@@ -80,8 +82,10 @@ fn in_turns(folders: &[PathBuf], peers: bool) -> Result<Command> {
     ensure!(torch.status.success(), "python3 has no PyTorch (python3 -m pip install torch); `cargo xtask doctor` lists what --peers needs");
     // In an invocation of its own, so that no other package's features reach it.
     run_command(cargo().args(["build", "--release", "--package", "hopper-attention-capi"]))?;
+    let kernels = target().join("bench-ptx");
+    ptx::benchmark_kernels(CoreSource::Auto)?.build()?.write(&kernels)?;
     let mut command = Command::new("python3");
-    command.current_dir(root()).arg("benches/peers.py");
+    command.current_dir(root()).arg("benches/peers.py").arg("--kernels").arg(kernels);
     let library = target().join("release/libhopper_attention_capi.so");
     for contestant in contestants {
         command.arg("--ours").arg(contestant.replace("LIBRARY", &library.to_string_lossy()));

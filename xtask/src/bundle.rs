@@ -6,10 +6,13 @@
 //! bin/                           hopper-attention (command line), bench
 //! lib/                           libhopper_attention_capi.so, for benches/peers.py
 //! benches/                       the Python side of the benchmark
+//! benches/ptx/                   kernels with functions of their own, which it measures too
 //! data/                          activations of a real model, for the command line
 //! ```
 
+use crate::ptx;
 use crate::test;
+use crate::toolchain::CoreSource;
 use crate::workspace::{artifacts, cargo, root, shown, stdout_of, target};
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -37,6 +40,7 @@ pub fn run(options: &Options) -> Result<()> {
     // Before the build: what is edited meanwhile may be in it, but what was there is for certain.
     let commit = commit()?;
     let programs = build()?;
+    let kernels = ptx::benchmark_kernels(CoreSource::Auto)?.build()?;
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("cannot replace {}", folder.display()))?;
     }
@@ -44,6 +48,7 @@ pub fn run(options: &Options) -> Result<()> {
         copy(program, &folder.join(place))?;
     }
     copy_files(&root().join("benches"), &folder.join("benches"), &["py", "json"])?;
+    kernels.write(folder.join("benches/ptx"))?;
     copy_files(&root().join("tests/data"), &folder.join("data"), &["safetensors"])?;
     write_script(&folder.join("run.sh"), include_str!("bundle/run.sh"))?;
     fs::write(folder.join(COMMIT), commit)?;

@@ -105,7 +105,7 @@ fn clippy(_: &mut Tally) -> Result<()> {
 }
 
 fn device_clippy(_: &mut Tally) -> Result<()> {
-    for builder in [ptx::builder(CoreSource::Auto)?, ptx::test_kernels(CoreSource::Auto)?] {
+    for builder in [ptx::builder(CoreSource::Auto)?, ptx::test_kernels(CoreSource::Auto)?, ptx::benchmark_kernels(CoreSource::Auto)?] {
         run_command(builder.cargo("clippy")?.args(["--", "-Dwarnings"]))?;
     }
     Ok(())

@@ -16,7 +16,7 @@ use crate::toolchain::CoreSource;
 use crate::tools::{self, RELEASE};
 use crate::workspace::{shown, target};
 use anyhow::{Context, Result, bail, ensure};
-pub use compile::{builder, test_kernels};
+pub use compile::{benchmark_kernels, builder, test_kernels};
 use hopper_attention_builder::{Kernel, Resources, finish, table};
 pub use rust_cuda::needs as rust_cuda_needs;
 use std::collections::{BTreeMap, BTreeSet};

@@ -30,6 +30,14 @@ pub fn test_kernels(core: CoreSource) -> Result<Builder> {
     builder_of("tests/kernels", core)
 }
 
+/// Builds the kernels of examples/document-mask, those of the benchmark among them.
+///
+/// # Errors
+/// As [`builder`].
+pub fn benchmark_kernels(core: CoreSource) -> Result<Builder> {
+    Ok(builder_of("examples/document-mask/kernels", core)?.features(["benchmark"]))
+}
+
 /// Builds what rust-cuda compiles, the feature `nvvm`, with a stand-in for its `cuda_std`.
 ///
 /// # Errors
