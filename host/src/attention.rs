@@ -145,7 +145,8 @@ impl Attention {
     ///
     /// # Safety
     ///
-    /// The kernel is what [`CustomKernel::from_ptx`] describes, and `args` is what its functions ask for: memory that they read, for instance, is allocated, of the current context, and written by nobody until this returns.
+    /// The kernel is what [`CustomKernel::from_ptx`] describes, and `args` is what its functions ask for: memory that they read, for instance, is
+    /// allocated, of the current context, and written by nobody until this returns.
     pub unsafe fn forward_custom<'a, T: Element, A: ?Sized>(
         &self,
         kernel: &CustomKernel<A>,
