@@ -58,8 +58,8 @@ impl MaskMod<DocumentArgs> for SameDocument {
 /// A bias for each distance, and each head.
 #[derive(Clone, Copy)]
 pub struct RelativeBias {
-    /// That of distance 0.
-    middle: *const f32,
+    /// That of the smallest distance.
+    first: *const f32,
     max_distance: i32,
 }
 
@@ -68,15 +68,15 @@ impl ScoreMod<DocumentArgs> for RelativeBias {
     unsafe fn of_head(args: &DocumentArgs, head: Head) -> Self {
         let row = head.head_idx as usize * (2 * args.max_distance as usize + 1);
         // SAFETY: each head has its row, as the launch promises.
-        Self { middle: unsafe { args.bias.add(row + args.max_distance as usize) }, max_distance: args.max_distance }
+        Self { first: unsafe { args.bias.add(row) }, max_distance: args.max_distance }
     }
 
     #[inline(always)]
     unsafe fn score(self, score: f32, at: Position) -> f32 {
         // Not clamp: it can panic, which no kernel may.
-        let distance = (-at.distance()).max(-self.max_distance).min(self.max_distance);
-        // SAFETY: within the row, on one side of its middle or the other.
-        score + unsafe { *self.middle.offset(distance as isize) }
+        let place = (self.max_distance - at.distance()).max(0).min(2 * self.max_distance);
+        // SAFETY: within the row.
+        score + unsafe { *self.first.add(place as usize) }
     }
 }
 
