@@ -220,6 +220,13 @@ pub const FORWARD: [TileConfig; 12] = [
     tile(256, true, 128, 64, 1),
 ];
 
+/// Shapes of fewer rows than [`FORWARD`] has for the same heads and mask, for problems of so few row tiles that more of them have a multiprocessor
+/// each. Their key tiles are the same, so that no bit of a result depends on which of the two runs.
+pub const FEWER_ROWS: [TileConfig; 1] = [
+    // 16 heads of 1024 queries are 96 tiles of 192 rows or 128 of 128, on 132 multiprocessors.
+    tile(128, true, 128, 64, 2),
+];
+
 /// The general kernels' shapes, by head_dim and head_dim_v: masks of any window, ragged sequences. Tiles differ in length.
 /// They are those of the plain causal kernels, but for 64, where a math thread's registers hold no more than 112 keys.
 pub const GENERAL: [TileConfig; 6] = [
@@ -242,6 +249,7 @@ pub const CUSTOM: [TileConfig; 5] =
 
 const _: () = {
     check_all(&FORWARD);
+    check_all(&FEWER_ROWS);
     check_all(&GENERAL);
     check_all(&SCORED);
     check_all(&CUSTOM);
@@ -295,6 +303,25 @@ pub const fn general_config(head_dim: u32, head_dim_v: u32, scores: ScoreFunctio
 /// The shape of the plain kernel that serves `head_dim` and `head_dim_v` (1 to 256): the smallest that holds both.
 pub const fn forward_config(head_dim: u32, head_dim_v: u32, causal: bool) -> Option<TileConfig> {
     smallest(&FORWARD, head_dim, head_dim_v, causal)
+}
+
+/// The shape of fewer rows that may run in the place of a plain one.
+pub const fn with_fewer_rows(config: &TileConfig) -> Option<TileConfig> {
+    let mut i = 0;
+    while i < FEWER_ROWS.len() {
+        let fewer = FEWER_ROWS[i];
+        if !config.general && config.head_dim == fewer.head_dim && config.head_dim_v == fewer.head_dim_v && config.causal == fewer.causal {
+            return Some(fewer);
+        }
+        i += 1;
+    }
+    None
+}
+
+/// The shape of fewer rows of these native sizes.
+#[inline]
+pub const fn shape_of_fewer_rows(head_dim: u32, head_dim_v: u32, causal: bool) -> TileConfig {
+    native(with_fewer_rows(&shape(head_dim, head_dim_v, causal)), head_dim, head_dim_v)
 }
 
 /// The shape of a plain kernel of these native sizes.
@@ -391,6 +418,17 @@ mod tests {
                 assert_eq!(Some(chosen.head_dim_v), least(|shape| shape.head_dim_v), "{head_dim}, {head_dim_v}");
             }
         }
+    }
+
+    #[test]
+    fn fewer_rows_of_the_same_key_tiles() {
+        for fewer in FEWER_ROWS {
+            let usual = shape(fewer.head_dim, fewer.head_dim_v, fewer.causal);
+            assert!(fewer.tile_m < usual.tile_m);
+            assert_eq!((fewer.tile_n, with_fewer_rows(&usual)), (usual.tile_n, Some(fewer)));
+        }
+        assert_eq!(with_fewer_rows(&shape(128, 128, false)), None);
+        assert_eq!(with_fewer_rows(&general_shape(128, 128)), None);
     }
 
     #[test]

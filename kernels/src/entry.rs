@@ -1,7 +1,7 @@
 //! The entries of the kernels that ship, one for each shape and element type.
 
 use crate::combine::combine;
-use crate::config::{COMBINE_THREADS, DType, general_shape, shape};
+use crate::config::{COMBINE_THREADS, DType, general_shape, shape, shape_of_fewer_rows};
 use crate::forward::score::{Alibi, SoftCap};
 use crate::function::{Identity, Open};
 use crate::params::{CombineParams, FeatureParams};
@@ -88,6 +88,8 @@ plain_kernels! {
     flash_fwd_hdim128_f16_causal_sm90: shape(128, 128, true), F16;
     flash_fwd_hdim128_bf16_sm90: shape(128, 128, false), Bf16;
     flash_fwd_hdim128_bf16_causal_sm90: shape(128, 128, true), Bf16;
+    flash_fwd_hdim128_f16_causal_fewer_rows_sm90: shape_of_fewer_rows(128, 128, true), F16;
+    flash_fwd_hdim128_bf16_causal_fewer_rows_sm90: shape_of_fewer_rows(128, 128, true), Bf16;
     flash_fwd_hdim192_128_f16_sm90: shape(192, 128, false), F16;
     flash_fwd_hdim192_128_f16_causal_sm90: shape(192, 128, true), F16;
     flash_fwd_hdim192_128_bf16_sm90: shape(192, 128, false), Bf16;
