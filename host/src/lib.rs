@@ -94,6 +94,7 @@ mod plan;
 pub mod raw;
 #[cfg(feature = "reference")]
 pub mod reference;
+mod signature;
 mod slots;
 #[cfg(feature = "cust")]
 mod tensor;

@@ -396,7 +396,8 @@ pub unsafe fn check_lengths(q: &Tensor4, k: &Tensor4, arrays: &Arrays, stream: C
 
 /// Takes the kernels from PTX files `<entry>.ptx` in a folder instead of those built into the library, for the whole process; the
 /// environment variable `HOPPER_ATTENTION_PTX_DIR` does the same. They are made by this version of the project (`cargo xtask ptx`): tile
-/// shapes and parameters are the library's own.
+/// shapes and parameters are the library's own. A file whose kernel takes other parameters, or has other threads, is [`Error::PtxFile`] when it is
+/// first needed; other tiles with the same threads go unnoticed, and so does whatever else the code does: name no folder that you do not trust.
 ///
 /// # Errors
 ///
