@@ -33,7 +33,7 @@ pub enum Error {
         requirement: String,
     },
 
-    /// No CUDA driver can be opened on this machine, or it lacks functions of CUDA 12.0.
+    /// No CUDA driver can be opened on this machine, or it lacks functions that those of CUDA 12.3 have.
     #[error(transparent)]
     NoDriver(#[from] LoadError),
 
