@@ -24,7 +24,7 @@ pub(crate) struct Signature {
 impl Signature {
     /// `None` unless the text declares one kernel, with launch bounds, and in a way that is understood.
     pub fn read(ptx: &str) -> Option<Self> {
-        // What a preprocessor would make of the text cannot be told from it; and the driver reads up to a NUL.
+        // The driver reads up to a NUL, and what a preprocessor would make of a text cannot be told from it.
         if ptx.contains(['#', '\\', '\0']) {
             return None;
         }
@@ -45,6 +45,9 @@ impl Signature {
 
     /// What tells the text from that of the kernel `entry` with these parameters and threads, if anything does.
     pub fn difference(ptx: &str, entry: &str, parameters: &[usize], threads: u32) -> Option<String> {
+        if ptx.contains('\0') {
+            return Some("it holds a NUL character".to_owned());
+        }
         let Some(found) = Self::read(ptx) else {
             return Some(format!("it does not declare the one kernel {entry} in a way that is understood"));
         };
@@ -172,5 +175,6 @@ mod tests {
         assert_eq!(difference("mine", &[128], 384).unwrap(), "mine takes parameters of [128, 8] bytes, not [128]");
         assert_eq!(difference("mine", &[128, 8], 512).unwrap(), "mine has CTAs of 384 threads, not 512");
         assert!(Signature::difference("", "mine", &[], 1).unwrap().contains("understood"));
+        assert!(Signature::difference(&format!("{HEAD}\0"), "mine", &[128, 8], 384).unwrap().contains("NUL"));
     }
 }

@@ -73,7 +73,7 @@ fn the_environment_names_a_folder_of_ptx() {
         ("param_0[2656]\n)", "param_0[2720]\n)", "takes parameters of [2720] bytes"),
         (".maxntid 256, 1, 1", ".maxntid 128, 1, 1", "CTAs of 128 threads, not 256"),
         (".visible .entry flash_combine_bf16_sm90", ".visible .entry flash_combine_f16_sm90", "not flash_combine_bf16_sm90"),
-        (".address_size 64", ".address_size 64\n\0", "understood"),
+        (".address_size 64", ".address_size 64\n\0", "NUL"),
     ] {
         write(entry, edited(entry, old, new));
         let message = refused(&script, combine(), &path(entry));
