@@ -131,6 +131,11 @@ class Peers(unittest.TestCase):
                 self.assertEqual({name: found[name] for name in wanted}, wanted, words)
             self.assertEqual(prepare(problem_of("d128,causal,var,bf16,wl9,dv64", "meta"))().shape, (1, 65431, 16, 128))
 
+    def test_fa3_is_not_asked_for_what_it_faults_on(self):
+        with mock.patch.multiple(contestants, create=True, FA3_MISSING=None, fa3_varlen_forward=lambda *_, **__: None):
+            with self.assertRaisesRegex(contestants.Unavailable, "grouped heads"):
+                contestants.PEERS["fa3"].prepare(problem_of("d128,causal,var,bf16,h32,kv8", "meta"))
+
     def test_features_that_are_not_offered(self):
         for peer, words in (("cudnn", "wl9"), ("cudnn", "cap30"), ("cudnn", "sinks,dv64"), ("fa2", "cap30"), ("fa2", "wl9,sinks"), ("fa2", "wl9,dv64"),
                             ("fa3", "alibi"), ("fa3", "sinks"), ("cudnn", "docs"), ("fa2", "bias"), ("fa2", "docs,wl9"), ("fa3", "docs"), ("flex", "sinks"), ("flex", "")):

@@ -473,7 +473,7 @@ mod tests {
         let sizes = [map, map, map, map, size_of::<ForwardParams>(), size_of::<FeatureParams>(), 24];
         let parameters = sizes.map(|bytes| format!(".param .align 8 .b8 mine[{bytes}]")).join(",\n");
         let facts = format!("interface {INTERFACE} head_dim 64 tile_n 128 bf16 1 has_score 1 args_bytes 24");
-        format!("// attention_kernel {version} {facts}\n.visible .entry mine(\n{parameters}\n)\n{{\n}}\n")
+        format!("// attention_kernel {version} {facts}\n.visible .entry mine(\n{parameters}\n)\n.maxntid 384, 1, 1\n{{\n}}\n")
     }
 
     fn load(ptx: &[u8]) -> (i32, String, *mut CKernel) {

@@ -41,7 +41,7 @@ pub enum LoadError {
         reason: String,
     },
     /// The library lacks a function that this crate calls.
-    #[error("driver too old: '{library}'{} has no {symbol}; install a driver for CUDA 12.0 or newer", version_suffix(.version))]
+    #[error("driver too old: '{library}'{} has no {symbol}; install a driver for CUDA 12.3 or newer", version_suffix(.version))]
     MissingSymbol {
         /// The library that was opened.
         library: String,
@@ -49,6 +49,12 @@ pub enum LoadError {
         symbol: &'static str,
         /// What the library says is the newest CUDA version it supports, as (major, minor), if it says so.
         version: Option<(u32, u32)>,
+    },
+    /// The library is another one than a CUDA driver: it lacks `cuDriverGetVersion`, which every driver has.
+    #[error("'{library}' is no CUDA driver: it has no cuDriverGetVersion; set {DRIVER_VARIABLE} to the path of one, or unset it")]
+    NotADriver {
+        /// The library that was opened.
+        library: String,
     },
 }
 
@@ -93,10 +99,13 @@ impl Library {
 
     /// As [`Library::address`], with the error that explains what is missing.
     pub(crate) fn require(&self, symbol: &'static CStr) -> Result<*mut c_void, LoadError> {
-        self.address(symbol).ok_or_else(|| LoadError::MissingSymbol {
-            library: self.name.clone(),
-            symbol: symbol.to_str().expect("names of functions are ASCII"),
-            version: self.version(),
+        self.address(symbol).ok_or_else(|| {
+            let library = self.name.clone();
+            if self.address(c"cuDriverGetVersion").is_none() {
+                return LoadError::NotADriver { library };
+            }
+            let symbol = symbol.to_str().expect("names of functions are ASCII");
+            LoadError::MissingSymbol { library, symbol, version: self.version() }
         })
     }
 

@@ -189,7 +189,16 @@ mod tests {
         let error = load(&file).err().expect("it lacks most functions");
         let library = file.as_ref().display().to_string();
         assert_eq!(error, LoadError::MissingSymbol { library, symbol: "cuGetErrorName", version: Some((11, 4)) });
-        assert!(error.to_string().contains("(CUDA 11.4) has no cuGetErrorName; install a driver for CUDA 12.0"), "{error}");
+        assert!(error.to_string().contains("(CUDA 11.4) has no cuGetErrorName; install a driver for CUDA 12.3 or newer"), "{error}");
+    }
+
+    #[test]
+    fn a_library_that_is_no_driver() {
+        let file = compile_library_from(r#"#[unsafe(no_mangle)] extern "C" fn malloc_trim(_pad: usize) -> i32 { 0 }"#, "other");
+        let error = load(&file).err().expect("it has no function of a driver");
+        let library = file.as_ref().display().to_string();
+        assert!(error.to_string().starts_with(&format!("'{library}' is no CUDA driver")), "{error}");
+        assert_eq!(error, LoadError::NotADriver { library });
     }
 
     #[test]

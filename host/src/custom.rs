@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hopper_attention_kernels::config::{MAX_SMEM_BYTES, TileConfig, custom_config};
-use hopper_attention_kernels::params::{FeatureParams, ForwardParams, INTERFACE, TensorMap, VERSION};
+use hopper_attention_kernels::params::{INTERFACE, VERSION};
 
 use crate::context::Context;
+use crate::signature::{GENERAL_PARAMETERS, Signature};
 use crate::{DType, Error};
 
 /// How the line of a PTX file begins by which `hopper-attention-builder` hands on what its kernel says of itself.
@@ -200,23 +201,6 @@ impl<'a> Custom<'a> {
     }
 }
 
-/// Bytes of what each kernel takes: four tensor maps and two structs.
-const GENERAL_PARAMETERS: [usize; 6] = {
-    let map = size_of::<TensorMap>();
-    [map, map, map, map, size_of::<ForwardParams>(), size_of::<FeatureParams>()]
-};
-
-/// Bytes of each parameter of a PTX text's one entry: `.param .align 8 .b8 name[96]`, or `.param .b64 name`.
-fn parameters(ptx: &str) -> Option<Vec<usize>> {
-    let declarations = ptx.lines().map(str::trim).filter_map(|line| line.strip_prefix(".param "));
-    let bytes = |declaration: &str| match declaration.trim_end_matches(',').strip_suffix(']') {
-        Some(array) if array.contains(".b8 ") => array.rsplit_once('[')?.1.parse().ok(),
-        Some(_) => None,
-        None => declaration.split(' ').find_map(|word| word.strip_prefix(['.'])?.get(1..)?.parse::<usize>().ok()).map(|bits| bits / 8),
-    };
-    declarations.map(bytes).collect()
-}
-
 impl Facts {
     fn read(ptx: &str) -> Result<Self, Error> {
         let refuse = |value: &str, requirement: &str| Err(Error::invalid("ptx", value, requirement));
@@ -268,10 +252,8 @@ impl Facts {
                 let dtype = if bf16 { DType::Bf16 } else { DType::F16 };
                 let own = [args_bytes].into_iter().filter(|&bytes| bytes > 0);
                 let expected: Vec<usize> = GENERAL_PARAMETERS.into_iter().chain(own).collect();
-                let found = parameters(ptx);
-                if found.as_ref() != Some(&expected) {
-                    let found = found.map_or("parameters of unknown sizes".into(), |found| format!("parameters of {found:?} bytes"));
-                    return refuse(&format!("{entry}, with {found}"), &format!("a kernel with parameters of {expected:?} bytes"));
+                if let Some(difference) = Signature::difference(ptx, entry, &expected, config.threads()) {
+                    return refuse(&format!("{entry}, but {difference}"), "as hopper-attention-builder made it");
                 }
                 Ok(Self { entry: entry.to_owned(), config, dtype, has_score, args_bytes })
             }
@@ -289,7 +271,9 @@ mod tests {
         let sizes = [map, map, map, map, params, features, 24];
         let array = |(index, bytes)| format!("\t.param .align 8 .b8 mine_param_{index}[{bytes}]");
         let parameters = sizes.into_iter().enumerate().map(array).collect::<Vec<_>>().join(",\n");
-        format!("// Made by hopper-attention-builder.\n{facts}\n.version 8.3\n.visible .entry mine(\n{parameters}\n)\n{{\n}}\n")
+        format!(
+            "// Made by hopper-attention-builder.\n{facts}\n.version 8.3\n.visible .entry mine(\n{parameters}\n)\n.maxntid 384, 1, 1\n{{\n}}\n"
+        )
     }
 
     fn line(version: &str) -> String {
@@ -335,8 +319,10 @@ mod tests {
         refused(&ptx(""), "its facts are missing");
         refused(&ptx(&line("0.0.0")), "made with version 0.0.0");
         refused(&ptx(&good.replace(&format!("interface {INTERFACE}"), "interface 0")), "interface 0");
+        refused(&ptx(&good).replace("\n.version", "\n.entry other() .maxntid 384 { }\n.version"), "understood");
         refused(&ptx(&good).replace("mine_param_6[24]", "mine_param_6[32]"), "32] bytes");
-        refused(&ptx(&good.replace("bytes 24", "bytes 0")), "24] bytes");
+        refused(&ptx(&good).replace(".maxntid 384", ".maxntid 512"), "512 threads, not 384");
+        refused(&ptx(&good.replace("bytes 24", "bytes 0")), "24] bytes, not");
         refused(&ptx(&good).replace(".align 8 .b8 mine_param_6[24]", ".b64 mine_param_6"), "8] bytes");
         refused(&ptx(&good.replace(" args_bytes 24", "")), "facts this version understands");
         for (old, new) in [

@@ -33,7 +33,7 @@ pub enum Error {
         requirement: String,
     },
 
-    /// No CUDA driver can be opened on this machine, or it lacks functions of CUDA 12.0.
+    /// No CUDA driver can be opened on this machine, or it lacks functions that those of CUDA 12.3 have.
     #[error(transparent)]
     NoDriver(#[from] LoadError),
 
@@ -84,8 +84,8 @@ pub enum Error {
         log: String,
     },
 
-    /// A file of the folder that replaces the built-in PTX cannot be read.
-    #[error("cannot read the PTX file {}: {source}", path.display())]
+    /// A file of the folder that replaces the built-in PTX cannot be read, or holds another kernel than this version's.
+    #[error("cannot use the PTX file {}: {source}", path.display())]
     #[non_exhaustive]
     PtxFile {
         /// The file.

@@ -6,28 +6,37 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use hopper_attention_kernels::config::{
-    FORWARD, GENERAL, SCORED, ScoreFunction, TileConfig, forward_config, general_config, general_shapes,
+    COMBINE_THREADS, FORWARD, GENERAL, SCORED, ScoreFunction, TileConfig, forward_config, general_config, general_shapes,
 };
+use hopper_attention_kernels::params::CombineParams;
 
 use crate::plan::Family;
+use crate::signature::{GENERAL_PARAMETERS, Signature};
 use crate::{DType, Error};
 
 /// Environment variable that names a folder of PTX files to use instead of the built-in ones; empty counts as unset.
 const PTX_DIR_VARIABLE: &str = "HOPPER_ATTENTION_PTX_DIR";
 
-/// A kernel: its entry, its dynamic shared memory, and the module that holds nothing else.
+/// A kernel: its entry, what a launch of it brings, and the module that holds nothing else.
 pub(crate) struct Kernel {
     pub entry: &'static str,
+    /// Dynamic shared memory.
     pub smem_bytes: u32,
+    /// Of a CTA.
+    threads: u32,
+    /// Bytes of each parameter.
+    parameters: &'static [usize],
     /// What build.rs makes of the file: its text, compressed (RFC 1951).
     builtin_ptx: &'static [u8],
 }
 
 macro_rules! kernel {
-    ($smem_bytes:expr, $entry:expr) => {
+    ($launch:expr, $entry:expr) => {
         Kernel {
             entry: $entry,
-            smem_bytes: $smem_bytes,
+            smem_bytes: $launch.smem_bytes,
+            threads: $launch.threads,
+            parameters: $launch.parameters,
             builtin_ptx: include_bytes!(concat!(env!("OUT_DIR"), "/", $entry, ".ptx.deflate")),
         }
     };
@@ -39,36 +48,49 @@ macro_rules! kernels {
     (plain: $($plain:literal $plain_dims:tt)* ; general: $($general:literal $general_dims:tt)* ; scored: $($scored:literal $scored_dims:tt)*) => {
         [
             $(
-                kernel!(smem_bytes($plain_dims, false), concat!("flash_fwd_hdim", $plain, "_f16_sm90")),
-                kernel!(smem_bytes($plain_dims, false), concat!("flash_fwd_hdim", $plain, "_bf16_sm90")),
-                kernel!(smem_bytes($plain_dims, true), concat!("flash_fwd_hdim", $plain, "_f16_causal_sm90")),
-                kernel!(smem_bytes($plain_dims, true), concat!("flash_fwd_hdim", $plain, "_bf16_causal_sm90")),
+                kernel!(plain($plain_dims, false), concat!("flash_fwd_hdim", $plain, "_f16_sm90")),
+                kernel!(plain($plain_dims, false), concat!("flash_fwd_hdim", $plain, "_bf16_sm90")),
+                kernel!(plain($plain_dims, true), concat!("flash_fwd_hdim", $plain, "_f16_causal_sm90")),
+                kernel!(plain($plain_dims, true), concat!("flash_fwd_hdim", $plain, "_bf16_causal_sm90")),
             )*
             $(
-                kernel!(general_smem_bytes($general_dims), concat!("flash_fwd_hdim", $general, "_f16_general_sm90")),
-                kernel!(general_smem_bytes($general_dims), concat!("flash_fwd_hdim", $general, "_bf16_general_sm90")),
+                kernel!(general($general_dims), concat!("flash_fwd_hdim", $general, "_f16_general_sm90")),
+                kernel!(general($general_dims), concat!("flash_fwd_hdim", $general, "_bf16_general_sm90")),
             )*
             $(
-                kernel!(general_smem_bytes($scored_dims), concat!("flash_fwd_hdim", $scored, "_f16_general_softcap_sm90")),
-                kernel!(general_smem_bytes($scored_dims), concat!("flash_fwd_hdim", $scored, "_bf16_general_softcap_sm90")),
+                kernel!(general($scored_dims), concat!("flash_fwd_hdim", $scored, "_f16_general_softcap_sm90")),
+                kernel!(general($scored_dims), concat!("flash_fwd_hdim", $scored, "_bf16_general_softcap_sm90")),
             )*
             $(
-                kernel!(general_smem_bytes($scored_dims), concat!("flash_fwd_hdim", $scored, "_f16_general_alibi_sm90")),
-                kernel!(general_smem_bytes($scored_dims), concat!("flash_fwd_hdim", $scored, "_bf16_general_alibi_sm90")),
+                kernel!(general($scored_dims), concat!("flash_fwd_hdim", $scored, "_f16_general_alibi_sm90")),
+                kernel!(general($scored_dims), concat!("flash_fwd_hdim", $scored, "_bf16_general_alibi_sm90")),
             )*
-            kernel!(0, "flash_combine_f16_sm90"),
-            kernel!(0, "flash_combine_bf16_sm90"),
+            kernel!(COMBINE, "flash_combine_f16_sm90"),
+            kernel!(COMBINE, "flash_combine_bf16_sm90"),
         ]
     };
 }
 
-const fn smem_bytes((head_dim, head_dim_v): (u32, u32), causal: bool) -> u32 {
-    forward_config(head_dim, head_dim_v, causal).expect("every kernel has its shape in FORWARD").smem_bytes()
+/// What a launch brings, as far as the kernel's family and shape say it.
+struct Launch {
+    smem_bytes: u32,
+    threads: u32,
+    parameters: &'static [usize],
 }
 
-const fn general_smem_bytes((head_dim, head_dim_v): (u32, u32)) -> u32 {
-    general_config(head_dim, head_dim_v, ScoreFunction::Identity).expect("every kernel has its shape in GENERAL").smem_bytes()
+const fn plain((head_dim, head_dim_v): (u32, u32), causal: bool) -> Launch {
+    let config = forward_config(head_dim, head_dim_v, causal).expect("every kernel has its shape in FORWARD");
+    Launch { smem_bytes: config.smem_bytes(), threads: config.threads(), parameters: PLAIN_PARAMETERS }
 }
+
+const fn general((head_dim, head_dim_v): (u32, u32)) -> Launch {
+    let config = general_config(head_dim, head_dim_v, ScoreFunction::Identity).expect("every kernel has its shape in GENERAL");
+    Launch { smem_bytes: config.smem_bytes(), threads: config.threads(), parameters: &GENERAL_PARAMETERS }
+}
+
+const COMBINE: Launch = Launch { smem_bytes: 0, threads: COMBINE_THREADS, parameters: &[size_of::<CombineParams>()] };
+
+const PLAIN_PARAMETERS: &[usize] = GENERAL_PARAMETERS.split_at(5).0;
 
 /// Plain kernels: each shape in each dtype.
 const PLAIN_COUNT: usize = 2 * FORWARD.len();
@@ -131,7 +153,7 @@ impl Kernel {
         String::from_utf8(miniz_oxide::inflate::decompress_to_vec(self.builtin_ptx).expect(OURS)).expect(OURS)
     }
 
-    /// The module.
+    /// The module, whose kernel takes the parameters and has the threads that the table says.
     pub fn ptx(&self) -> Result<Ptx<'static>, Error> {
         let Some(dir) = PTX_DIR.get_or_init(|| named_dir(std::env::var_os(PTX_DIR_VARIABLE))) else {
             return Ok(Ptx { text: Cow::Owned(self.builtin()), file: None });
@@ -140,9 +162,21 @@ impl Kernel {
         // Of anything but a file, a pipe for instance, reading might never end.
         let is_file = std::fs::metadata(&path).map(|metadata| metadata.is_file());
         let not_a_file = || Err(std::io::Error::other("it is no regular file"));
-        match is_file.and_then(|is_file| if is_file { std::fs::read_to_string(&path) } else { not_a_file() }) {
+        let text = is_file.and_then(|is_file| if is_file { std::fs::read_to_string(&path) } else { not_a_file() });
+        match text.and_then(|text| self.check(&text).map(|()| text)) {
             Ok(text) => Ok(Ptx { text: Cow::Owned(text), file: Some(path) }),
             Err(source) => Err(Error::PtxFile { path, source }),
+        }
+    }
+
+    /// Whether a launch brings what the kernel of this text takes. The driver would read beyond what is brought for less.
+    fn check(&self, ptx: &str) -> std::io::Result<()> {
+        match Signature::difference(ptx, self.entry, self.parameters, self.threads) {
+            None => Ok(()),
+            Some(difference) => {
+                let message = format!("{difference}: it was not made with this version of the project; build it again (cargo xtask ptx)");
+                Err(std::io::Error::new(std::io::ErrorKind::InvalidData, message))
+            }
         }
     }
 }
@@ -173,8 +207,8 @@ mod tests {
     fn check(kernel: &Kernel, entry: String, smem_bytes: u32) {
         assert_eq!((kernel.entry, kernel.smem_bytes), (entry.as_str(), smem_bytes));
         let ptx = kernel.builtin();
-        assert_eq!(ptx.matches(".entry").count(), 1, "{entry}");
-        assert!(ptx.contains(&format!(".entry {entry}(")), "{entry}");
+        // Launches rely on it for what is built in, too, which is checked here and no more.
+        kernel.check(&ptx).unwrap();
         assert!(ptx_version(&ptx).is_some(), "{entry}");
     }
 

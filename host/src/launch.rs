@@ -57,9 +57,11 @@ pub(crate) unsafe fn enqueue(context: &Context, plan: &Plan, custom: Option<&Cus
         (&raw mut features).cast(),
         args.cast_mut(),
     ];
-    // SAFETY: the kernel takes four tensor maps and the parameters, a general one the features too, and one of the caller's functions its
-    // own, in this order and of these sizes; the driver reads as many as the kernel takes, and copies them during the call. The kernel reads
-    // the arrays of `features` and of Q, K and V what their maps describe, and writes what O's map and `params.lse` do, for which the caller
+    // SAFETY: the driver reads as many arguments as the kernel takes, each of the size that it declares, and copies them during the call. The
+    // kernel takes four tensor maps and the parameters, a general one the features too, and one of the caller's functions its own, in this
+    // order and of these sizes: a host test reads the declarations of the texts that are built in, `Kernel::ptx` those of a folder's before
+    // they are loaded, and `CustomKernel::from_ptx` those of the caller's, whose `args` `Custom::new` has measured. What the kernel does is
+    // what this version's do: for a file of a folder that claims to be one, whoever named the folder answers. It reads the arrays of `features` and of Q, K and V what their maps describe, and writes what O's map and `params.lse` do, for which the caller
     // answers: a ragged map, whose addresses wrap round, is asked only for rows of the tensor, whatever the lengths (see
     // `Mapped::into_ragged`); and a load that lies wholly outside reads where the map begins, which is the tensor's first row.
     let code = unsafe {
@@ -78,7 +80,8 @@ pub(crate) unsafe fn combine(context: &Context, plan: &mut CombinePlan, stream: 
     let function = context.kernel(kernels::combine_index(plan.dtype))?;
     let grid = plan.grid(context.multiprocessors);
     let mut arguments: [*mut c_void; 1] = [(&raw mut *plan.params).cast()];
-    // SAFETY: the kernel takes these parameters, and copies them during the call. It reads the parts and writes `o` and `lse`, for which the
+    // SAFETY: the kernel takes one parameter, of the size of these, as those that are built in do by a host test, and a folder's by
+    // `Kernel::ptx`; the driver copies it during the call. The kernel reads the parts and writes `o` and `lse`, for which the
     // caller answers.
     let code = unsafe {
         context.driver.cuLaunchKernel(function, grid, 1, 1, COMBINE_THREADS, 1, 1, 0, stream, arguments.as_mut_ptr(), ptr::null_mut())

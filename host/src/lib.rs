@@ -49,6 +49,7 @@
 //! | mask | none, causal, or a window: query `i` sees keys from `p - window_left` to `p + window_right`, with `p = i + seqlen_k - seqlen_q`; causal is `window_right = 0` |
 //! | logits | a soft cap, or ALiBi; attention sinks |
 //! | heads | num_heads any multiple of num_heads_k |
+//! | size | at most 2^30 - 1 row tiles a call, of 128 or 192 queries of a head; in [`raw::combine`] an O of at most 32 GiB |
 //! | strides | multiples of 8 elements below 2^39, batch, sequence and heads in any order ([`Layout`]); 0 broadcasts an input over batch or heads |
 //! | GPU | compute capability 9.0: H100, H200, GH200 and their kin |
 //!
@@ -59,8 +60,8 @@
 //! Results are bitwise repeatable, and a row's result does not depend on the rest of the batch.
 //!
 //! A row that sees no key, or only logits of -inf, has `O = 0` and `LSE = -inf`, or with a sink `LSE = sink`. NaN or infinity in Q or K
-//! reaches only the rows that see it; in V it reaches every row of the query tiles that visit its key tile, since the tensor core multiplies
-//! it by 0 (as in FlashAttention-3 and cuDNN). Keys beyond seqlen_k reach nothing, whatever lies there in memory.
+//! reaches only the rows that see it; in V it reaches every row of the 64 that a math warpgroup takes together, if one of them may see its key
+//! tile, since the tensor core multiplies it by 0 (as in FlashAttention-3 and cuDNN). Keys beyond seqlen_k reach nothing, whatever lies there in memory.
 //!
 //! # Environment variables
 //!
@@ -94,6 +95,7 @@ mod plan;
 pub mod raw;
 #[cfg(feature = "reference")]
 pub mod reference;
+mod signature;
 mod slots;
 #[cfg(feature = "cust")]
 mod tensor;

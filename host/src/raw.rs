@@ -32,14 +32,14 @@ pub use hopper_attention_driver::{CUdeviceptr, CUstream};
 
 use crate::context::Context;
 use crate::custom::Custom;
-use crate::plan::{CombinePlan, Family, Plan, Window, check_head_dim};
+use crate::plan::{CombinePlan, Family, Plan, Scales, Window, check_head_dim};
 use crate::{CustomKernel, DType, Dim, Error, HeadDims, Layout, kernels, launch, lengths, memory};
 pub use options::{Array, Arrays, Options};
 
 /// A tensor `[batch, seqlen, heads, head_dim]` in device memory, owned by the caller.
 ///
-/// The address is a multiple of 16 bytes, every stride a multiple of 8 elements and below 2^39, and head_dim contiguous: what the copy
-/// engine (TMA) asks for. An empty tensor may have any address, null included.
+/// The address is a multiple of 16 bytes, every stride a multiple of 8 elements and below 2^39, of an input that of the sequence at least
+/// head_dim, and head_dim contiguous: what the copy engine (TMA) asks for. An empty tensor may have any address, null included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tensor4 {
     /// Device address of element `[0, 0, 0, 0]`.
@@ -99,13 +99,14 @@ pub struct Part {
 /// Shapes: `q` is `[batch, seqlen_q, num_heads, head_dim]`, `k` `[batch, seqlen_k, num_heads_k, head_dim]`, `v`
 /// `[batch, seqlen_k, num_heads_k, head_dim_v]` and `o` `[batch, seqlen_q, num_heads, head_dim_v]`, with `num_heads` a multiple of
 /// `num_heads_k` (query head `h` reads key head `h / (num_heads / num_heads_k)`), both head dims multiples of 8 up to 256 (the kernel is
-/// the smallest that holds both), and all of one dtype. Inputs may be broadcast over batch or heads by a stride of 0. `o` must overlap neither itself
+/// the smallest that holds both), and all of one dtype. There are at most 2^30 - 1 row tiles: those of 128 or 192 queries that a head's take, times
+/// heads, times batch. Inputs may be broadcast over batch or heads by a stride of 0. `o` must overlap neither itself
 /// nor an input. The whole of `o` and `lse` is written: a row that sees no key gets `o = 0` and `lse = -inf`. With batch, num_heads or
 /// seqlen_q of 0 nothing is launched. Windows and soft caps are [`Options`]; [`forward_with`] has packed sequences, sinks and ALiBi
 /// besides.
 ///
-/// Numbers: products and sums are f32, so results are right as long as the logits, with softmax_scale and before it, stay within f32, and so
-/// do 4096 times the sums of V over the keys (P may grow to 4096 before O is divided by its sum: with bf16, V beyond 1e34 / seqlen_k may give
+/// Numbers: products and sums are f32, so results are right as long as the logits, before softmax_scale and with it, also in units of log2, stay
+/// within f32: below 2^128 / log2(e) = 2.35e38, sinks as well, of which finite ones beyond that give NaN. And so do 4096 times the sums of V over the keys (P may grow to 4096 before O is divided by its sum: with bf16, V beyond 1e34 / seqlen_k may give
 /// infinity). A logit is an f32: from 2^23 on, in units of log2, the product of S and softmax_scale is rounded, so that logits that differ by
 /// less than their last place count as equal; and one beyond f32 counts as the infinity that f32 makes of it.
 ///
@@ -277,7 +278,8 @@ pub unsafe fn forward_custom<A: ?Sized>(
 /// `lse = ln sum_i exp(lse_i)`, `o = sum_i exp(lse_i - lse) o_i`. So a long context can be worked on in chunks, or by several devices, and the keys
 /// of a common prefix once for many sequences.
 ///
-/// From 1 to 64 parts, each of the shape and dtype of `o`; head_dim a multiple of 8 up to 256. A part may be broadcast over batch or heads by
+/// From 1 to 64 parts, each of the shape and dtype of `o`; head_dim a multiple of 8 up to 256; at most 2^31 - 1 pieces of 8 elements in `o`, 32 GiB. A
+/// part may be broadcast over batch or heads by
 /// a stride of 0. `o` and `lse` must overlap neither each other nor a part. A part whose row has seen no key (`lse_i = -inf`) adds nothing to
 /// it, whatever its `o_i` holds; where no part has seen a key, `o = 0` and `lse = -inf`. Sums are f32. The parts' O were rounded to their
 /// dtype, which is the only thing that tells the result from that of one pass.
@@ -364,11 +366,12 @@ pub fn prepare(head_dims: impl Into<HeadDims>, dtype: DType, options: &Options) 
 ///
 /// # Errors
 ///
-/// Those of [`prepare`], and [`Error::Unsupported`] for a combination that has no kernel.
+/// Those of [`prepare`]; [`Error::Unsupported`] for a combination that has no kernel; [`Error::Invalid`] for options that every call refuses.
 pub fn prepare_with(head_dims: impl Into<HeadDims>, dtype: DType, options: &Options, arrays: &Arrays) -> Result<(), Error> {
     let HeadDims { head_dim, head_dim_v } = head_dims.into();
     let family = Family::of(Window::of(options), options, arrays)?;
     let (head_dim, head_dim_v) = (check_head_dim("head_dim", head_dim)?, check_head_dim("head_dim_v", head_dim_v)?);
+    Scales::of(options, head_dim as usize, family)?;
     let context = Context::current()?;
     let load = |family: Family| {
         let config = family.config(head_dim, head_dim_v);
@@ -396,7 +399,8 @@ pub unsafe fn check_lengths(q: &Tensor4, k: &Tensor4, arrays: &Arrays, stream: C
 
 /// Takes the kernels from PTX files `<entry>.ptx` in a folder instead of those built into the library, for the whole process; the
 /// environment variable `HOPPER_ATTENTION_PTX_DIR` does the same. They are made by this version of the project (`cargo xtask ptx`): tile
-/// shapes and parameters are the library's own.
+/// shapes and parameters are the library's own. A file whose kernel takes other parameters, or has other threads, is [`Error::PtxFile`] when it is
+/// first needed; other tiles with the same threads go unnoticed, and so does whatever else the code does: name no folder that you do not trust.
 ///
 /// # Errors
 ///

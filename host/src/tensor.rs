@@ -83,14 +83,14 @@ impl<T: Element> Tensor<T> {
             // Its other extents may be anything.
             return Ok(Vec::new());
         }
-        let mut memory = vec![T::zeroed(); self.buffer.len()];
+        let mut memory = with_room_for(self.buffer.len()).ok_or_else(too_many)?;
+        memory.resize(self.buffer.len(), T::zeroed());
         check_cust("cuMemcpyDtoH_v2", self.buffer.copy_to(bytemuck::cast_slice_mut(&mut memory)))?;
         if self.layout == Layout::bshd(self.layout.shape) {
             memory.truncate(elements);
             return Ok(memory);
         }
-        let mut values = Vec::new();
-        values.try_reserve_exact(elements).map_err(|_| too_many())?;
+        let mut values = with_room_for(elements).ok_or_else(too_many)?;
         let Layout { shape: [batch, seqlen, heads, head_dim], strides } = self.layout;
         for batch_idx in 0..batch {
             for position in 0..seqlen {
@@ -132,6 +132,12 @@ impl<T: Element> Tensor<T> {
     pub fn view_mut(&mut self) -> TensorViewMut<'_, T> {
         TensorViewMut { raw: raw_tensor::<T>(&self.buffer, self.layout), memory: PhantomData }
     }
+}
+
+/// An empty `Vec` that so many elements fit, if there is memory for them.
+fn with_room_for<T>(elements: usize) -> Option<Vec<T>> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(elements).is_ok().then_some(values)
 }
 
 /// A borrowed tensor `[batch, seqlen, heads, head_dim]`, or part of one, to be read.
@@ -323,6 +329,14 @@ mod tests {
         let layout = Layout::bshd([1, 3, 1, 8]).broadcast(Dim::Heads, 71).unwrap();
         assert!(TensorView::<bf16>::new(&memory(24), layout).is_ok());
         assert!(TensorView::<bf16>::new(&memory(23), layout).is_err());
+    }
+
+    #[test]
+    fn memory_that_there_is_not_is_no_end_of_the_process() {
+        assert!(with_room_for::<u16>(usize::MAX).is_none());
+        // More than any address space, and less than a `Vec` may have.
+        assert!(with_room_for::<u16>(isize::MAX as usize / 2).is_none());
+        assert!(with_room_for::<u16>(100).unwrap().capacity() >= 100);
     }
 
     #[test]

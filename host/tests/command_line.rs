@@ -141,3 +141,22 @@ fn a_stdout_that_takes_nothing_is_an_error() {
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(2), &b""[..]));
     fs::remove_file(&driver).unwrap();
 }
+
+/// Not as the name of an argument that there is not.
+#[test]
+fn a_number_below_0_is_said_to_be_one() {
+    let folder = Folder::new("negative");
+    for (flag, words) in [
+        ("--window-left", "invalid digit"),
+        ("--window-right", "invalid digit"),
+        ("--device", "-1 is not in 0..="),
+        // These may have a sign as far as their form goes: it is the library that refuses them, once it has a driver.
+        ("--softmax-scale", "/nonexistent/libcuda.so.1"),
+        ("--softcap", "/nonexistent/libcuda.so.1"),
+    ] {
+        let output = folder.command().args(["--compare", "exact", flag, "-1"]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        let named = words.starts_with('/') || text.contains(&format!("invalid value '-1' for '{flag}"));
+        assert!(output.status.code() == Some(2) && text.contains(words) && named, "{text}");
+    }
+}

@@ -57,6 +57,25 @@ fn each_combination_loads_its_kernel() {
     assert!(matches!(both, Err(Error::Unsupported { field, .. }) if field == "softcap"));
 }
 
+/// A program that prepares its kernels at its start learns of wrong options there, and nothing is loaded for them.
+#[test]
+fn options_that_every_call_refuses_are_not_prepared() {
+    let script = Script::start();
+    script.new_context();
+    let slopes = Arrays::new().alibi_slopes(raw::Array { address: 0x10000, len: 1 });
+    for (options, arrays, wrong) in [
+        (Options::new().softcap(f32::NAN), Arrays::new(), "softcap"),
+        (Options::new().softcap(1e-40), Arrays::new(), "softcap"),
+        (Options::new().softmax_scale(f32::NAN), Arrays::new(), "softmax_scale"),
+        (Options::new().softmax_scale(-1.0).causal(true), Arrays::new(), "softmax_scale"),
+        (Options::new().softmax_scale(3e38), slopes, "softmax_scale"),
+    ] {
+        let error = raw::prepare_with(64, DType::F16, &options, &arrays).unwrap_err();
+        assert!(matches!(&error, Error::Invalid { field, .. } if field == wrong), "{error}");
+    }
+    assert_eq!(script.calls(), [""; 0]);
+}
+
 /// What is prepared for a pair of head dims is what a call with it runs.
 #[test]
 fn unequal_head_dims_are_prepared() {

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Environment variable: `gpu` (the default) or `emulator`.
+/// Environment variable: `gpu` or `emulator`; what the driver is by default.
 pub const DEVICE_VARIABLE: &str = "HOPPER_ATTENTION_DEVICE";
 /// Environment variable: how many cases each property draws.
 pub const CASES_VARIABLE: &str = "HOPPER_ATTENTION_PROPERTY_CASES";
@@ -66,11 +66,13 @@ impl Profile {
 
     /// The profile that the environment variable names, or what is wrong with it.
     pub fn of_environment() -> Result<Self, Failure> {
-        Self::named(std::env::var_os(DEVICE_VARIABLE))
+        Self::named(std::env::var_os(DEVICE_VARIABLE), driver_is_the_emulator)
     }
 
-    fn named(name: Option<OsString>) -> Result<Self, Failure> {
+    /// A GPU's tests take hours on the emulator, so without a name it is looked at what the driver is.
+    fn named(name: Option<OsString>, is_emulator: impl FnOnce() -> bool) -> Result<Self, Failure> {
         match name.as_deref().map(OsStr::to_string_lossy).as_deref() {
+            None if is_emulator() => Ok(Self::Emulator),
             None | Some("gpu") => Ok(Self::Gpu),
             Some("emulator") => Ok(Self::Emulator),
             Some(other) => Err(Failure(format!("{DEVICE_VARIABLE} is '{other}', but must be 'gpu' or 'emulator'"))),
@@ -128,18 +130,28 @@ impl Profile {
     }
 }
 
+/// Whether the driver that the library under test opens has a function that only the emulator has.
+fn driver_is_the_emulator() -> bool {
+    let named = std::env::var_os(hopper_attention_driver::DRIVER_VARIABLE).filter(|name| !name.is_empty());
+    // SAFETY: loading runs the library's initialisers: those of a driver, which the tests are about to open anyway.
+    let driver = unsafe { libloading::Library::new(named.unwrap_or_else(|| "libcuda.so.1".into())) };
+    // SAFETY: the function is looked for, and not called.
+    driver.is_ok_and(|driver| unsafe { driver.get::<*const ()>(b"hopperEmulatorLastReport\0") }.is_ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn names_of_profiles() {
-        assert_eq!(Profile::named(None), Ok(Profile::Gpu));
+        assert_eq!(Profile::named(None, || false), Ok(Profile::Gpu));
+        assert_eq!(Profile::named(None, || true), Ok(Profile::Emulator));
         for profile in [Profile::Gpu, Profile::Emulator] {
-            assert_eq!(Profile::named(Some(profile.name().into())), Ok(profile));
+            assert_eq!(Profile::named(Some(profile.name().into()), || profile == Profile::Gpu), Ok(profile));
         }
         for wrong in ["", "GPU", "emulator ", "cpu"] {
-            let failure = Profile::named(Some(wrong.into())).unwrap_err();
+            let failure = Profile::named(Some(wrong.into()), || true).unwrap_err();
             assert_eq!(failure.0, format!("HOPPER_ATTENTION_DEVICE is '{wrong}', but must be 'gpu' or 'emulator'"));
         }
     }

@@ -97,7 +97,7 @@ impl<T: TestElement> Inputs<T> {
         let [q, k, v] = self.tensors(case);
         let Features { window_left, window_right, score, .. } = case.features;
         let mut problem = Problem::new(q, k, v).expect("consistent shapes").causal(case.causal).window(window_left, window_right);
-        problem = problem.softmax_scale(case.scale());
+        problem = problem.softmax_scale(case.scale()).expect("a factor that calls take");
         if let Score::SoftCap(softcap) = score {
             problem = problem.softcap(softcap).expect("a positive number");
         }

@@ -117,7 +117,8 @@ fn contestants(folders: &[PathBuf]) -> Result<Vec<String>> {
 
 fn draw(recording: &Path) -> Result<()> {
     let text = fs::read_to_string(recording).with_context(|| format!("cannot read {}", recording.display()))?;
-    let svg = chart::draw(&serde_json::from_str(&text)?).with_context(|| recording.display().to_string())?;
+    let document = serde_json::from_str(&text).context("no JSON");
+    let svg = document.and_then(|document| chart::draw(&document)).with_context(|| recording.display().to_string())?;
     let picture = recording.with_extension("svg");
     ensure!(picture != recording, "{} is a picture already", recording.display());
     fs::write(&picture, svg).with_context(|| format!("cannot write {}", picture.display()))?;
@@ -174,6 +175,25 @@ mod tests {
         assert_eq!(contestants(std::slice::from_ref(&folder)).unwrap(), expected);
         assert!(contestants(&[folder, other]).is_err());
         assert!(contestants(&[root().join("no such folder")]).is_err());
+    }
+
+    #[test]
+    fn the_help_names_every_set_of_cells() {
+        let help = <Options as clap::Args>::augment_args(clap::Command::new("bench"));
+        let help = help.get_arguments().find(|argument| argument.get_id() == "cells").unwrap().get_help().unwrap().to_string();
+        let groups = fs::read_to_string(root().join("benches/groups.json")).unwrap();
+        let groups: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&groups).unwrap();
+        assert!(groups.len() >= 4);
+        for group in groups.keys() {
+            assert!(help.contains(group), "{group} is not in: {help}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_drawn_is_named() {
+        let file = root().join("README.md");
+        let error = format!("{:#}", draw(&file).unwrap_err());
+        assert!(error.starts_with(&file.display().to_string()), "{error}");
     }
 
     #[test]

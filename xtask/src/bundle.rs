@@ -35,8 +35,7 @@ const COMMIT: &str = "COMMIT";
 /// Runs the command.
 pub fn run(options: &Options) -> Result<()> {
     let folder = options.folder.clone().unwrap_or_else(|| target().join("gpu"));
-    let is_empty = !folder.exists() || fs::read_dir(&folder)?.next().is_none();
-    ensure!(is_empty || folder.join(COMMIT).is_file(), "{} is there and is no bundle: name another folder", folder.display());
+    claim(&folder)?;
     // Before the build: what is edited meanwhile may be in it, but what was there is for certain.
     let commit = commit()?;
     let programs = build()?;
@@ -51,10 +50,19 @@ pub fn run(options: &Options) -> Result<()> {
     kernels.write(folder.join("benches/ptx"))?;
     copy_files(&root().join("tests/data"), &folder.join("data"), &["safetensors"])?;
     write_script(&folder.join("run.sh"), include_str!("bundle/run.sh"))?;
-    fs::write(folder.join(COMMIT), commit)?;
+    fs::write(folder.join(COMMIT), commit).with_context(|| format!("cannot write {}", folder.join(COMMIT).display()))?;
     let (files, bytes) = weigh(&folder)?;
     ensure!(bytes <= MAX_BYTES, "{} weighs {} MiB, more than {}", folder.display(), bytes >> 20, MAX_BYTES >> 20);
     println!("{}: {files} files, {:.1} MiB. On the GPU machine: ./run.sh LOG_DIR", shown(&folder), bytes as f64 / (1 << 20) as f64);
+    Ok(())
+}
+
+/// Makes the folder, unless it is there, and refuses one that holds something else than a bundle: before the build, which takes minutes.
+fn claim(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let mut entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let is_empty = entries.next().is_none();
+    ensure!(is_empty || folder.join(COMMIT).is_file(), "{} is there and is no bundle: name another folder", folder.display());
     Ok(())
 }
 
@@ -117,7 +125,7 @@ fn copy_files(from: &Path, to: &Path, extensions: &[&str]) -> Result<()> {
 }
 
 fn write_script(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text)?;
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
@@ -136,11 +144,33 @@ fn commit() -> Result<String> {
 
 fn weigh(folder: &Path) -> Result<(u64, u64)> {
     let (mut files, mut bytes) = (0, 0);
-    for entry in fs::read_dir(folder)? {
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
         let entry = entry?;
         let inner = if entry.file_type()?.is_dir() { weigh(&entry.path())? } else { (1, entry.metadata()?.len()) };
         files += inner.0;
         bytes += inner.1;
     }
     Ok((files, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_empty_folder_or_a_bundle_is_replaced() {
+        let folder = std::env::temp_dir().join(format!("hopper-attention-bundle-{}", std::process::id()));
+        claim(&folder.join("inner")).unwrap();
+        claim(&folder.join("inner")).unwrap();
+        let refused = format!("{:#}", claim(&folder).unwrap_err());
+        assert!(refused.contains("is no bundle"), "{refused}");
+        fs::write(folder.join(COMMIT), "").unwrap();
+        claim(&folder).unwrap();
+        // A file is no folder, and the message says which.
+        for path in [folder.join(COMMIT), folder.join(COMMIT).join("below")] {
+            let refused = format!("{:#}", claim(&path).unwrap_err());
+            assert!(refused.contains(&path.display().to_string()), "{refused}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

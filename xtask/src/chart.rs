@@ -36,12 +36,19 @@ const PANEL_HEIGHT: f64 = 190.0;
 const MARGIN: f64 = 50.0;
 const ROW_HEIGHT: f64 = 9.0;
 
+/// No device comes near it, and a chart could not show it.
+const MAX_TFLOPS: f64 = 1e5;
+
 /// Draws a recording.
 ///
 /// # Errors
-/// Another format, or no figure in it.
+/// Another format, no figure in it, or one that cannot be.
 pub fn draw(document: &Value) -> Result<String> {
     let recording = read(document)?;
+    let figures = recording.cells.iter().flat_map(|cell| &cell.figures).chain(&recording.ceilings);
+    for (name, tflops) in figures {
+        ensure!((0.0..=MAX_TFLOPS).contains(tflops), "{name} has {tflops:e} TFLOP/s, not from 0 to {MAX_TFLOPS:e}");
+    }
     let highest = recording.cells.iter().flat_map(|cell| &cell.figures).map(|figure| figure.1);
     let top = highest.chain(recording.ceilings.iter().map(|ceiling| ceiling.1)).fold(1.0, f64::max);
     let top = (top / 100.0).ceil() * 100.0;
@@ -110,8 +117,8 @@ fn read_cell(cell: &Value, results: &[Value]) -> Result<Cell> {
         && number("seqlen_q")? == seqlen
         && number("num_heads_k")? == heads
         && word("layout")? == "bshd"
-        && number("batch")? * seqlen == 16384
-        && heads * head_dim == 2048;
+        && number("batch")?.checked_mul(seqlen) == Some(16384)
+        && heads.checked_mul(head_dim) == Some(2048);
     let figures = results.iter().filter_map(|result| Some((result["contestant"].as_str()?.to_owned(), result["tflops"].as_f64()?)));
     Ok(Cell {
         section: (word("dtype")?, word("protocol")?),
@@ -286,5 +293,22 @@ mod tests {
         assert!(draw(&document(Vec::new())).unwrap_err().to_string().contains("no figure"));
         let error = draw(&document(vec![json!({"cell": "d128"})])).unwrap_err();
         assert!(error.to_string().contains("seqlen_k"), "{error}");
+        for tflops in [-1.0, 1e6, 1e308] {
+            let results = json!([{"contestant": "ours", "kind": "ours", "tflops": tflops}]);
+            let error = draw(&document(vec![cell("d128,full,4k,bf16", 4096, 16, results)])).unwrap_err();
+            assert!(error.to_string().contains("ours has "), "{error}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_any_size_are_outside_the_grid() {
+        let results = json!([{"contestant": "ours", "kind": "ours", "tflops": 600.0}]);
+        for fields in [&["batch"][..], &["num_heads", "num_heads_k"], &["head_dim"], &["seqlen_q", "seqlen_k"]] {
+            let mut cell = cell("d128,full,4k,bf16", 4096, 16, results.clone());
+            fields.iter().for_each(|&field| cell[field] = u64::MAX.into());
+            let document = document(vec![cell]);
+            assert!(!read(&document).unwrap().cells[0].in_grid, "{fields:?}");
+            draw(&document).unwrap();
+        }
     }
 }

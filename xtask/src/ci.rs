@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: everything that can be checked without a GPU, in the order in which failures explain each other.
 
 use crate::demo;
-use crate::device::{DRIVER_VARIABLE, Device, Wanted};
+use crate::device::{DRIVER_VARIABLE, Device, Wanted, shield};
 use crate::ptx;
 use crate::setup;
 use crate::tally::Tally;
@@ -10,6 +10,7 @@ use crate::toolchain::CoreSource;
 use crate::workspace::{artifacts, cargo, output_of, root, run as run_command, stdout_of, target};
 use anyhow::{Context, Result, ensure};
 use std::env;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,8 +21,48 @@ struct Row {
     name: &'static str,
     took: Duration,
     tally: Tally,
-    failure: Option<String>,
+    outcome: Outcome,
 }
+
+/// What became of a step.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Ok,
+    Skipped(String),
+    Failed(String),
+}
+
+impl Outcome {
+    fn of(result: Result<()>) -> Self {
+        match result.map_err(|error| error.downcast::<Skipped>()) {
+            Ok(()) => Self::Ok,
+            Err(Ok(Skipped(why))) => Self::Skipped(why),
+            Err(Err(error)) => Self::Failed(format!("{error:#}")),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ok => write!(f, "ok"),
+            Self::Skipped(why) => write!(f, "skipped: {why}"),
+            Self::Failed(failure) => write!(f, "FAILED: {}", failure.lines().next().unwrap_or_default()),
+        }
+    }
+}
+
+/// What a step returns that could not check anything, with the reason.
+#[derive(Debug)]
+struct Skipped(String);
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "skipped: {}", self.0)
+    }
+}
+
+impl std::error::Error for Skipped {}
 
 /// A step's name, and what it does; it adds the tests that it ran.
 type Step = (&'static str, fn(&mut Tally) -> Result<()>);
@@ -51,19 +92,21 @@ pub fn run() -> Result<()> {
         println!("\n=== {}/{}: {name}", index + 1, STEPS.len());
         let begun = Instant::now();
         let mut tally = Tally::default();
-        let failure = step(&mut tally).err().map(|error| format!("{error:#}"));
-        if let Some(message) = &failure {
-            eprintln!("error: {message}");
-            // So that the closing line never says `0 failed` of a failure.
-            tally.failed = tally.failed.max(1);
+        let outcome = Outcome::of(step(&mut tally));
+        match &outcome {
+            Outcome::Ok => {}
+            Outcome::Skipped(_) => println!("{outcome}"),
+            Outcome::Failed(message) => {
+                eprintln!("error: {message}");
+                // So that the closing line never says `0 failed` of a failure.
+                tally.failed = tally.failed.max(1);
+            }
         }
-        rows.push(Row { name, took: begun.elapsed(), tally, failure });
+        rows.push(Row { name, took: begun.elapsed(), tally, outcome });
     }
     println!();
     let mut total = Tally::default();
-    for Row { name, took, tally, failure } in &rows {
-        let outcome =
-            failure.as_deref().map_or("ok".to_owned(), |failure| format!("FAILED: {}", failure.lines().next().unwrap_or_default()));
+    for Row { name, took, tally, outcome } in &rows {
         let tests = if *tally == Tally::default() { String::new() } else { format!(" ({tally})") };
         println!("{name:16} {:>5.0} s  {outcome}{tests}", took.as_secs_f64());
         total += tally;
@@ -71,7 +114,7 @@ pub fn run() -> Result<()> {
     println!("{:16} {:>5.0} s\n", "all", start.elapsed().as_secs_f64());
     total.reasons().iter().for_each(|line| println!("skipped {line}"));
     println!("{total}");
-    let failed: Vec<_> = rows.iter().filter(|row| row.failure.is_some()).map(|row| row.name).collect();
+    let failed: Vec<_> = rows.iter().filter(|row| matches!(row.outcome, Outcome::Failed(_))).map(|row| row.name).collect();
     ensure!(failed.is_empty(), "{} of {} steps failed: {}", failed.len(), rows.len(), failed.join("; "));
     Ok(())
 }
@@ -145,7 +188,7 @@ fn examples(_: &mut Tally) -> Result<()> {
         let messages = stdout_of(build.args(["--message-format", "json-render-diagnostics"]))?;
         for (_, name, program) in artifacts(&messages) {
             for (machine, environment, expected) in &machines {
-                let status = Command::new(&program).envs(environment.iter().cloned()).status();
+                let status = shield(&mut Command::new(&program)).envs(environment.iter().cloned()).status();
                 let status = status.with_context(|| format!("cannot start {}", program.display()))?;
                 ensure!(status.code() == Some(*expected), "example {name} {machine}: {status}, and not {expected}");
                 println!("example {name} {machine}: {status}, as it should be");
@@ -163,8 +206,7 @@ fn rust_version(_: &mut Tally) -> Result<()> {
     let installed =
         output_of(Command::new("rustup").args(["run", &toolchain, "rustc", "--version"])).is_ok_and(|output| output.status.success());
     if !installed {
-        println!("NOT checked: rustup toolchain install {toolchain} --profile minimal");
-        return Ok(());
+        return Err(Skipped(format!("rustup toolchain install {toolchain} --profile minimal")).into());
     }
     for manifest in example_manifests()? {
         let mut check = example_cargo("check", &manifest)?;
@@ -203,4 +245,18 @@ fn documentation(_: &mut Tally) -> Result<()> {
         run_command(command.arg("--no-deps").env("RUSTDOCFLAGS", "-Dwarnings"))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_checked_nothing_is_not_ok() {
+        assert_eq!(Outcome::of(Ok(())).to_string(), "ok");
+        let skipped = Outcome::of(Err(Skipped("no toolchain".to_owned()).into()));
+        assert_eq!((skipped.to_string().as_str(), &skipped), ("skipped: no toolchain", &Outcome::Skipped("no toolchain".to_owned())));
+        let failed = Outcome::of(Err(anyhow::anyhow!("first\nsecond").context("outer")));
+        assert_eq!(failed.to_string(), "FAILED: outer: first");
+    }
 }

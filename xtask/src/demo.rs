@@ -1,6 +1,6 @@
 //! `cargo xtask demo`: attention on activations of a real model, by the command line of the library.
 
-use crate::device::{Device, Wanted};
+use crate::device::{Device, Wanted, shield};
 use crate::workspace::{artifacts, cargo, line, root, shown, stdout_of};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
@@ -28,7 +28,7 @@ pub fn run(options: &Options) -> Result<()> {
     let mut failed = Vec::new();
     for file in &files {
         let mut command = Command::new(program);
-        command.arg(file).args(["--compare", "file"]).envs(environment.iter().cloned());
+        shield(&mut command).arg(file).args(["--compare", "file"]).envs(environment.iter().cloned());
         println!("\n{}", line(&command));
         if !command.status().with_context(|| format!("cannot start {}", program.display()))?.success() {
             failed.push(shown(file));

@@ -5,7 +5,8 @@ use crate::workspace::{artifacts, cargo, shown, stdout_of, target};
 use anyhow::{Context, Result};
 use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 const PACKAGE: &str = "hopper-attention-emulator";
 /// Devices that it shows: some tests need two.
@@ -27,13 +28,22 @@ pub fn found() -> String {
     if library.is_file() { shown(&library) } else { "comes with the workspace; the commands that need it build it".to_owned() }
 }
 
-/// The environment of programs that run on it. It is built first.
-pub fn environment() -> Result<Vec<(&'static str, OsString)>> {
-    Ok(vec![
-        (DRIVER_VARIABLE, build()?.into_os_string()),
+/// A function that no driver has.
+pub const ITS_OWN_FUNCTION: &str = "hopperEmulatorLastReport";
+
+/// Whether a driver's library is a build of the emulator. The names that a library exports lie in it as text; it need not be opened for them.
+pub fn is_one(library: &Path) -> bool {
+    fs::read(library).is_ok_and(|bytes| bytes.split(|&byte| byte == 0).any(|word| word == ITS_OWN_FUNCTION.as_bytes()))
+}
+
+/// The environment of programs that run on it, whose library this is.
+pub fn environment_of(library: PathBuf) -> Vec<(&'static str, OsString)> {
+    vec![
+        (DRIVER_VARIABLE, library.into_os_string()),
         (DEVICE_VARIABLE, "emulator".into()),
         ("HOPPER_EMULATOR_DEVICES", DEVICES.into()),
-    ])
+        ("HOPPER_EMULATOR_CHECKS", "1".into()),
+    ]
 }
 
 /// One way to execute the same launches.

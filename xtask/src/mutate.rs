@@ -1,7 +1,7 @@
 //! `cargo xtask mutate`: one synchronising instruction of each kernel removed or weakened at a time, and whether the emulator notices
 //! (emulator/MUTATIONS.md). The command itself is the emulator's; here are the problems.
 
-use crate::emulator;
+use crate::device::{Device, Wanted, shield};
 use crate::test::PACKAGE;
 use crate::workspace::{artifacts, cargo, line, root, stdout_of};
 use anyhow::{Context, Result, bail, ensure};
@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 #[derive(clap::Args)]
 pub struct Options {
     /// Orders of execution to try for each mutant
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 3)]
     pub schedules: u32,
     /// Only kernels whose name contains this
     #[arg(value_name = "FILTER")]
@@ -42,11 +42,13 @@ const PROBLEMS: [[u32; 4]; 8] = [
 
 /// Runs the command.
 pub fn run(options: &Options) -> Result<()> {
-    let environment = emulator::environment()?;
+    // A name that no kernel has is said before anything is built.
+    let files = kernels(options.filter.as_deref())?;
+    let environment = Device::find(Wanted::Emulator)?.environment()?;
     let mutator = built(cargo().args(["build", "--release", "--package", "hopper-attention-emulator", "--bin", "emulator"]), "emulator")?;
     let program = built(cargo().args(["test", "--no-run", "--release", "--package", PACKAGE, "--test", "forward"]), "forward")?;
     let mut summaries = Vec::new();
-    for file in kernels(options.filter.as_deref())? {
+    for file in files {
         let entry = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let mut command = Command::new(&mutator);
         command.args(["mutate", "--schedules", &options.schedules.to_string()]).arg(&file);
@@ -54,7 +56,7 @@ pub fn run(options: &Options) -> Result<()> {
             command.args(["--problem", &case(&entry, problem)?]);
         }
         command.args(["--", "HOPPER_ATTENTION_CASE={}"]).arg(&program);
-        command.envs(environment.iter().cloned()).env("HOPPER_ATTENTION_REQUIRE_DEVICE", "1").env("HOPPER_EMULATOR_SMS", "2");
+        shield(&mut command).envs(environment.iter().cloned()).env("HOPPER_ATTENTION_REQUIRE_DEVICE", "1").env("HOPPER_EMULATOR_SMS", "2");
         summaries.push(run_and_keep_last_line(&mut command)?);
     }
     println!();

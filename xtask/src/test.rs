@@ -1,7 +1,7 @@
 //! `cargo xtask test`: all tests of the workspace. Those that need a device run on a Hopper GPU, or on the emulator; what does not run is
 //! counted, with the reason.
 
-use crate::device::{DRIVER_VARIABLE, Device, Wanted};
+use crate::device::{DRIVER_VARIABLE, Device, Wanted, shield, shielded};
 use crate::emulator::Schedule;
 use crate::tally::{Tally, parse_unittest, run_tests};
 use crate::workspace::{cargo, line, output_of, root};
@@ -43,7 +43,7 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = Choice::Auto)]
     pub device: Choice,
     /// On the emulator, the device tests run once for each of these orders of execution, such as 0,1,2; odd ones have 3 multiprocessors
-    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [0])]
+    #[arg(long, value_name = "NUMBERS", allow_negative_numbers = true, value_delimiter = ',', default_values_t = [0])]
     pub schedules: Vec<u32>,
     /// The device tests use the kernels of this folder instead of host/ptx: those of another compiler, for instance
     #[arg(long, value_name = "DIR")]
@@ -62,6 +62,13 @@ pub fn run(options: &Options) -> Result<()> {
         options.ptx_dir.as_ref().map(|dir| dir.canonicalize().with_context(|| format!("--ptx-dir {}", dir.display()))).transpose()?;
     let device = options.device.wanted().map(Device::find).transpose()?;
     let filter = options.filter.as_deref();
+    if let Some(note) = ignored_schedules(&options.schedules, device.as_ref()) {
+        println!("{note}");
+    }
+    match shielded()[..] {
+        [] => {}
+        ref variables => println!("the tests do not see what the environment sets of {}", variables.join(", ")),
+    }
     let mut tally = Tally::default();
     match &device {
         Some(device) => {
@@ -92,6 +99,15 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// What to say of orders of execution that nothing follows.
+fn ignored_schedules(schedules: &[u32], device: Option<&Device>) -> Option<String> {
+    if schedules == [0] || device.is_some_and(Device::is_emulator) {
+        return None;
+    }
+    let place = device.map_or("run nowhere".to_owned(), |device| format!("run on {device}"));
+    Some(format!("--schedules is ignored: it orders what the emulator executes, and the device tests will {place}"))
+}
+
 /// The tests that need no device, as on a machine without a driver.
 pub fn on_host(filter: Option<&str>) -> Result<Tally> {
     run_tests(host_tests().args(["--exclude", PACKAGE]).args(filter))
@@ -106,7 +122,7 @@ fn host_tests() -> Command {
     let mut command = cargo();
     // The command line's own tests need its feature.
     command.args(["test", "--no-fail-fast", "--workspace", "--features", "hopper-attention/cli"]);
-    command.env(DRIVER_VARIABLE, "/nonexistent/libcuda.so.1");
+    shield(&mut command).env(DRIVER_VARIABLE, "/nonexistent/libcuda.so.1");
     command
 }
 
@@ -117,11 +133,11 @@ pub fn on_device(device: &Device, schedules: &[u32], ptx_dir: Option<&Path>, fil
         let mut command = cargo();
         // Optimised: the references on the CPU take most of a GPU's time.
         command.args(["test", "--no-fail-fast", "--release", "--package", PACKAGE]).args(filter);
-        command.env("HOPPER_ATTENTION_REQUIRE_DEVICE", "1").envs(environment.iter().cloned());
+        shield(&mut command).env("HOPPER_ATTENTION_REQUIRE_DEVICE", "1").envs(environment.iter().cloned());
         command.envs(ptx_dir.map(|dir| (PTX_DIR_VARIABLE, dir)));
         command
     };
-    if !matches!(device, Device::Emulator(_)) {
+    if !device.is_emulator() {
         println!("\nthe device tests on {device}");
         return run_tests(&mut command());
     }
@@ -153,4 +169,19 @@ pub fn scripts() -> Result<Tally> {
         tally.failed = tally.failed.max(1);
     }
     Ok(tally)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedules_that_nothing_follows_are_named() {
+        let named = |is_emulator| Device::Named { library: "/x/libcuda.so.1".into(), is_emulator };
+        assert_eq!(ignored_schedules(&[0, 1], Some(&named(true))), None);
+        assert_eq!(ignored_schedules(&[0], Some(&named(false))), None);
+        let note = ignored_schedules(&[0, 1], Some(&named(false))).unwrap();
+        assert!(note.starts_with("--schedules is ignored") && note.contains("/x/libcuda.so.1"), "{note}");
+        assert!(ignored_schedules(&[3], None).unwrap().ends_with("run nowhere"));
+    }
 }

@@ -26,7 +26,7 @@ use hopper_attention_kernels::params::{CoordinateSteps, FeatureParams, ForwardPa
 use hopper_attention_kernels::schedule::TileSchedule;
 
 pub(crate) use arrays::{NAMES as ARRAY_NAMES, region as array_region};
-pub(crate) use choice::{Family, Window};
+pub(crate) use choice::{Family, Scales, Window};
 pub(crate) use combine::CombinePlan;
 pub(crate) use map::{EncodedDims, MapDescription};
 pub(crate) use region::Region;
@@ -35,7 +35,6 @@ pub(crate) use shape::Sequences;
 use crate::custom::Kernel;
 use crate::raw::{Array, Arrays, Lse, Options, Tensor4};
 use crate::{DType, Error};
-use choice::Scales;
 use map::{Mapped, Role, describe};
 use packing::Packing;
 use shape::{Shape, Side};

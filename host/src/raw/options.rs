@@ -93,7 +93,7 @@ pub struct Array {
 #[must_use]
 pub struct Arrays {
     /// f32 `[num_heads]`: a logit a head, in natural units and not scaled, that joins the sum of each row as if it were one more key with a
-    /// V of 0. The LSE has it, too. A row that sees no key then has `o = 0` and `lse = sink`. (Attention sinks, arXiv 2309.17453, as
+    /// V of 0. Finite ones stay below 2^128 / log2(e) = 2.35e38; -inf is none. The LSE has it, too. A row that sees no key then has `o = 0` and `lse = sink`. (Attention sinks, arXiv 2309.17453, as
     /// learned numbers.)
     pub sinks: Option<Array>,
     /// f32 `[num_heads]`: a slope a head, `slope * |i + seqlen_k - seqlen_q - j|` is subtracted from the scaled logit of query `i` and key

@@ -4,9 +4,13 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::ops::Range;
 
+use hopper_attention_kernels::config;
+use hopper_attention_kernels::params::MAX_SEQLEN;
+
 use super::Row;
 use crate::Element;
-use crate::{Error, Layout};
+use crate::plan::{Family, Scales};
+use crate::{Error, Layout, raw};
 
 /// A tensor `[batch, seqlen, heads, head_dim]` in host memory.
 #[derive(Clone, Copy, Debug)]
@@ -103,8 +107,11 @@ impl<'a, T: Element> Problem<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the shapes disagree, num_heads is no multiple of num_heads_k, head_dim or head_dim_v is 0, or O would not fit
-    /// in the address space.
+    /// [`Error::Invalid`] if the shapes disagree, num_heads is no multiple of num_heads_k, head_dim or head_dim_v is 0, or the rows or O would not
+    /// fit in the address space; [`Error::Unsupported`] if a sequence is longer than those of the kernels, 2^31 - 1025.
+    ///
+    /// Whether this machine has the memory is not known before it is asked for, and a reference ends the process where it has not: O and its rows
+    /// take `8 * head_dim_v + 24` bytes a row and more, [`super::exact`] 8 bytes a key besides, on each thread.
     pub fn new(q: HostTensor<'a, T>, k: HostTensor<'a, T>, v: HostTensor<'a, T>) -> Result<Self, Error> {
         let [batch, seqlen_q, num_heads, head_dim] = q.shape();
         let [batch_k, seqlen_k, num_heads_k, head_dim_k] = k.shape();
@@ -122,7 +129,16 @@ impl<'a, T: Element> Problem<'a, T> {
             let requirement = format!("of the batch and head_dim of q: {batch} and {head_dim}");
             return Err(Error::invalid("k.shape", format!("{:?}", k.shape()), requirement));
         }
-        // Repeated by strides of 0, a small Q can have more rows than O has room for.
+        for (field, seqlen) in [("q.seqlen", seqlen_q), ("k.seqlen", seqlen_k)] {
+            if seqlen > MAX_SEQLEN as usize {
+                return Err(Error::unsupported(field, seqlen, format!("at most {MAX_SEQLEN}: the kernels count in 32 bits")));
+            }
+        }
+        // Repeated by strides of 0, a small Q can have more rows than there is room for, or O.
+        let rows = Layout::bshd([batch, seqlen_q, num_heads, size_of::<Row>()]).elements();
+        if rows.is_none_or(|bytes| bytes > isize::MAX as usize) {
+            return Err(Error::invalid("q.shape", format!("{:?}", q.shape()), "such that a list of its rows has at most isize::MAX bytes"));
+        }
         let elements = Layout::bshd([batch, seqlen_q, num_heads, head_dim_v]).elements();
         let bytes = elements.and_then(|elements| elements.checked_mul(size_of::<f64>()));
         if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
@@ -163,24 +179,26 @@ impl<'a, T: Element> Problem<'a, T> {
     }
 
     /// The factor of Q K^T.
-    #[must_use]
-    pub fn softmax_scale(self, softmax_scale: f32) -> Self {
-        Self { softmax_scale, ..self }
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] unless it is above 0 and finite, also when multiplied by log2(e); or if it is out of proportion to the soft cap, see
+    /// [`softcap`](Self::softcap).
+    pub fn softmax_scale(self, softmax_scale: f32) -> Result<Self, Error> {
+        Self { softmax_scale, ..self }.with_scales_checked()
     }
 
     /// Bounds the logits: each `s = softmax_scale * q . k` becomes `cap * tanh(s / cap)`. A logit of -inf is no mask then: it becomes -cap.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] unless `cap` is positive and finite; [`Error::Unsupported`] together with ALiBi.
+    /// [`Error::Invalid`] unless `cap` is above 0, and softmax_scale / cap and cap * log2(e) are normal numbers of f32; [`Error::Unsupported`]
+    /// together with ALiBi.
     pub fn softcap(self, cap: f32) -> Result<Self, Error> {
-        if !(cap > 0.0 && cap.is_finite()) {
-            return Err(Error::invalid("softcap", cap, "positive and finite"));
-        }
         if let Score::Alibi(_) = self.score {
             return Err(Error::unsupported("softcap", cap, NOT_BOTH));
         }
-        Ok(Self { score: Score::SoftCap(cap), ..self })
+        Self { score: Score::SoftCap(cap), ..self }.with_scales_checked()
     }
 
     /// Attention with linear biases (ALiBi, arXiv 2108.12409): each `s = softmax_scale * q . k` of query head h becomes
@@ -235,6 +253,18 @@ impl<'a, T: Element> Problem<'a, T> {
             Some(keys) if tile_n <= 256 && tile_n.is_multiple_of(16) => Ok(Self { tile_n: Some(keys), ..self }),
             _ => Err(Error::invalid("tile_n", tile_n, "a multiple of 16 up to 256")),
         }
+    }
+
+    /// By the rule of the kernels' calls: with other factors the two references would differ from each other, and from the kernels.
+    fn with_scales_checked(self) -> Result<Self, Error> {
+        let options = raw::Options::new().softmax_scale(self.softmax_scale);
+        let (options, scores) = match self.score {
+            Score::SoftCap(cap) => (options.softcap(cap), config::ScoreFunction::SoftCap),
+            Score::Identity => (options, config::ScoreFunction::Identity),
+            // Functions get scores in natural units, as ALiBi does.
+            Score::Alibi(_) | Score::Function(_) => (options, config::ScoreFunction::Alibi),
+        };
+        Scales::of(&options, self.head_dim(), Family::General(scores)).map(|_| self)
     }
 
     fn check_one_a_head(&self, field: &str, values: &[f32]) -> Result<(), Error> {

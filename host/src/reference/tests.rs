@@ -67,7 +67,7 @@ fn one_key_is_its_value() {
     let (q, k, v) = (values::<f16>(&[3.0, 1.0]), values(&[0.5, 2.0]), values(&[-7.0, 0.25]));
     let shape = [1, 1, 1, 2];
     let tensor = |data| HostTensor::new(data, Layout::bshd(shape)).unwrap();
-    let problem = Problem::new(tensor(&q), tensor(&k), tensor(&v)).unwrap().softmax_scale(0.5);
+    let problem = Problem::new(tensor(&q), tensor(&k), tensor(&v)).unwrap().softmax_scale(0.5).unwrap();
     check_all(problem, &[-7.0, 0.25], &[1.75], 0.0);
 }
 
@@ -100,7 +100,7 @@ fn weights_by_hand() {
     // Logits 0, ln 2, ln 4 through the scale: weights 1 : 2 : 4.
     let (q, k, v) = (values::<f16>(&[1.0; 3]), values(&[0.0, 1.0, 2.0]), values(&[7.0, 14.0, 28.0]));
     let tensor = |data| HostTensor::new(data, Layout::bshd([1, 3, 1, 1])).unwrap();
-    let problem = Problem::new(tensor(&q), tensor(&k), tensor(&v)).unwrap().softmax_scale(std::f32::consts::LN_2);
+    let problem = Problem::new(tensor(&q), tensor(&k), tensor(&v)).unwrap().softmax_scale(std::f32::consts::LN_2).unwrap();
     check_all(problem, &[21.0; 3], &[7f64.ln(); 3], 1e-3);
     let causal = [7.0, (7.0 + 28.0) / 3.0, 21.0];
     check_all(problem.causal(true), &causal, &[0.0, 3f64.ln(), 7f64.ln()], 1e-3);
@@ -116,11 +116,11 @@ fn finite_logits_of_any_sign_are_no_mask() {
         let keys = |data| HostTensor::new(data, Layout::bshd([1, 3, 1, 2])).unwrap();
         let problem = Problem::new(q, keys(&k), keys(&v)).unwrap();
         if logit > 0.0 {
-            check_all(problem.softmax_scale(logit), &[2.0, 3.0], &[f64::from(logit) + 2f64.ln()], 1e-3);
+            check_all(problem.softmax_scale(logit).unwrap(), &[2.0, 3.0], &[f64::from(logit) + 2f64.ln()], 1e-3);
         } else {
             let negated = values(&[-1.0, -1.0]);
             let problem = Problem { q: HostTensor::new(&negated, Layout::bshd([1, 1, 1, 2])).unwrap(), ..problem };
-            check_all(problem.softmax_scale(-logit), &[100.0, 100.0], &[0.0], 1e-3);
+            check_all(problem.softmax_scale(-logit).unwrap(), &[100.0, 100.0], &[0.0], 1e-3);
         }
     }
 }
@@ -136,7 +136,7 @@ fn stale_maximum_changes_nothing() {
         let q = values(&[1.0]);
         let keys = |data| HostTensor::new(data, Layout::bshd([1, 24, 1, 1])).unwrap();
         let problem = Problem::new(HostTensor::new(&q, Layout::bshd([1, 1, 1, 1])).unwrap(), keys(&k), keys(&v)).unwrap();
-        let problem = problem.softmax_scale(std::f32::consts::LN_2);
+        let problem = problem.softmax_scale(std::f32::consts::LN_2).unwrap();
         let (high, middle) = (f64::from(2.0 * step).exp2(), f64::from(step).exp2());
         let sum = high + middle + 1.0;
         check_all(problem, &[(middle + 2.0) / sum], &[(8.0 * sum).ln()], 1e-3);
@@ -369,4 +369,47 @@ fn more_rows_than_memory_can_hold_are_refused() {
         let q = HostTensor::new(&ones, row.broadcast(Dim::Batch, 1 << 60).unwrap().broadcast(Dim::Heads, heads).unwrap()).unwrap();
         assert!(matches!(Problem::new(q, kv, kv), Err(Error::Invalid { field, .. }) if field == "q.shape"));
     }
+}
+
+/// By strides of 0 a handful of elements has any shape.
+#[test]
+fn shapes_that_no_memory_holds_are_refused() {
+    let ones = [bf16::ONE; 8];
+    let tensor = |shape: [usize; 4]| HostTensor::new(&ones[..], Layout { shape, strides: [0; 3] }).unwrap();
+    let refused = |q, kv| match Problem::new(tensor(q), tensor(kv), tensor(kv)).unwrap_err() {
+        Error::Invalid { field, .. } | Error::Unsupported { field, .. } => field,
+        error => panic!("{error}"),
+    };
+    assert_eq!(refused([1, 1, 1, 8], [1, 1 << 61, 1, 8]), "k.seqlen");
+    assert_eq!(refused([1, 1, 1, 8], [1, 1 << 44, 1, 8]), "k.seqlen");
+    assert_eq!(refused([1, 1 << 59, 1, 1], [1, 1, 1, 1]), "q.seqlen");
+    // O of one column would fit in the address space; its rows do not.
+    assert_eq!(refused([1 << 59, 1, 1, 1], [1 << 59, 1, 1, 1]), "q.shape");
+    assert_eq!(refused([1, 1, 1 << 59, 1], [1, 1, 1, 1]), "q.shape");
+    let longest = hopper_attention_kernels::params::MAX_SEQLEN as usize;
+    assert!(Problem::new(tensor([1, longest, 1, 8]), tensor([1, longest, 1, 8]), tensor([1, longest, 1, 8])).is_ok());
+    assert_eq!(refused([1, longest + 1, 1, 8], [1, 1, 1, 8]), "q.seqlen");
+}
+
+/// With such factors the references would differ, and calls refuse them.
+#[test]
+fn factors_that_calls_refuse_are_refused() {
+    let ones = [f16::ONE; 8];
+    let x = HostTensor::new(&ones[..], Layout::bshd([1, 1, 1, 8])).unwrap();
+    let problem = Problem::new(x, x, x).unwrap();
+    let field = |result: Result<Problem<'_, f16>, Error>| match result.unwrap_err() {
+        Error::Invalid { field, .. } => field,
+        error => panic!("{error}"),
+    };
+    for scale in [0.0, -0.0, -1.0, f32::NAN, f32::INFINITY, 3e38] {
+        assert_eq!(field(problem.softmax_scale(scale)), "softmax_scale", "{scale}");
+        assert_eq!(field(problem.alibi_slopes(&[1.0]).unwrap().softmax_scale(scale)), "softmax_scale", "{scale}");
+    }
+    for cap in [0.0, -1.0, f32::NAN, f32::INFINITY, 1e-39, 3e38] {
+        assert_eq!(field(problem.softcap(cap)), "softcap", "{cap}");
+    }
+    // Each will do, but not together, in whatever order.
+    assert_eq!(field(problem.softmax_scale(1e-30).unwrap().softcap(1e30)), "softcap");
+    assert_eq!(field(problem.softcap(1e30).unwrap().softmax_scale(1e-30)), "softcap");
+    assert!(problem.softcap(1e30).is_ok() && problem.softmax_scale(1e-30).is_ok() && problem.softmax_scale(2e38).is_ok());
 }

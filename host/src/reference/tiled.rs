@@ -56,7 +56,7 @@ pub const TANH_ERROR: f64 = 1.0 / (1 << 11) as f64;
 ///
 /// # Errors
 ///
-/// [`Error::Unsupported`] if no kernel has this head_dim or head_dim_v, or a sequence is longer than the kernels' tile arithmetic holds.
+/// [`Error::Unsupported`] if no kernel has this head_dim or head_dim_v.
 pub fn attention<T: Element>(problem: &Problem<'_, T>) -> Result<Attention<T, f32>, Error> {
     let config = config_of(problem)?;
     Ok(rows::all(problem, |all| with_config(problem, &config, all)))
@@ -77,11 +77,6 @@ pub fn attention_rows<T: Element>(problem: &Problem<'_, T>, rows: &[Row]) -> Res
 
 /// The tiles of the kernel that serves a problem.
 pub(super) fn config_of<T: Element>(problem: &Problem<'_, T>) -> Result<TileConfig, Error> {
-    for (field, seqlen) in [("q.seqlen", problem.seqlen_q()), ("k.seqlen", problem.seqlen_k())] {
-        if seqlen > MAX_SEQLEN as usize {
-            return Err(Error::unsupported(field, seqlen, format!("at most {MAX_SEQLEN}: the kernels count in 32 bits")));
-        }
-    }
     let size =
         |field, size| u32::try_from(size).ok().filter(|&size| size <= 256).ok_or_else(|| Error::unsupported(field, size, "at most 256"));
     let (head_dim, head_dim_v) = (size("q.head_dim", problem.head_dim())?, size("v.head_dim", problem.head_dim_v())?);

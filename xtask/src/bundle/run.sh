@@ -10,6 +10,8 @@ logs=${1:-$here/logs}
 filter=${2:-}
 limit=${TEST_TIMEOUT_S:-300}
 mkdir -p "$logs" && logs=$(cd "$logs" && pwd) || exit 1
+# What would choose other kernels or other tests was meant for another program.
+unset HOPPER_ATTENTION_PTX_DIR HOPPER_ATTENTION_CASE HOPPER_ATTENTION_PROPERTY_CASES HOPPER_ATTENTION_TEST_CHILD
 # A machine where nothing can run has not passed.
 export HOPPER_ATTENTION_REQUIRE_DEVICE=1 HOPPER_ATTENTION_REPORT_DIR="$logs"
 

@@ -25,10 +25,10 @@ enum Command {
         /// The PTX file.
         file: PathBuf,
         /// Try the seeds 0 to N-1.
-        #[arg(long)]
+        #[arg(long, allow_negative_numbers = true)]
         schedules: Option<u64>,
         /// Try this seed only.
-        #[arg(long)]
+        #[arg(long, allow_negative_numbers = true)]
         seed: Option<u64>,
         /// Turn the checks off.
         #[arg(long)]

@@ -17,16 +17,16 @@ pub struct Options {
     /// The PTX file, as the command's program loads it.
     file: PathBuf,
     /// Seeds to try for each mutant.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 3)]
     schedules: u64,
     /// What `{}` in the command stands for, once for each problem.
     #[arg(long, default_value = "")]
     problem: Vec<String>,
     /// Mutants that run at a time, each with one thread.
-    #[arg(long, default_value_t = std::thread::available_parallelism().map_or(1, usize::from))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = std::thread::available_parallelism().map_or(1, usize::from))]
     jobs: usize,
     /// Only mutants of this line.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     line: Option<u32>,
     /// The command and its arguments; `NAME={}` before it sets a variable of its environment.
     #[arg(last = true, required = true)]

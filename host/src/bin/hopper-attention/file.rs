@@ -43,6 +43,8 @@ impl<'a> Tensors<'a> {
         Ok(self.0.tensor(name).map_err(|_| {
             let mut names = self.0.names();
             names.sort_unstable();
+            // A file's names may hold what a terminal takes for commands.
+            let names: Vec<_> = names.into_iter().map(|name| name.escape_debug().to_string()).collect();
             format!("the file has no tensor '{name}'; it has: {}", names.join(", "))
         })?)
     }
@@ -154,5 +156,8 @@ mod tests {
         assert_eq!(Inputs::<f16>::read(&tensors, Order::Bshd).err().unwrap().to_string(), "k is F32, but q is F16");
         assert!(Order::Bshd.layout("q", &[1, 2, 3]).unwrap_err().to_string().contains("4 dimensions"));
         assert!(Tensors::parse(b"no safetensors").is_err());
+        let bytes = safetensors::serialize([("\x1b[2Jq\n", tensor(Dtype::F16))], None).unwrap();
+        let error = Tensors::parse(&bytes).unwrap().get("q").unwrap_err().to_string();
+        assert_eq!(error, "the file has no tensor 'q'; it has: \\u{1b}[2Jq\\n");
     }
 }

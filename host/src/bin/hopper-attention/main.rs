@@ -49,11 +49,11 @@ struct Arguments {
     softmax_scale: Option<f32>,
 
     /// Query i sees no key before i + seqlen_k - seqlen_q - this.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     window_left: Option<usize>,
 
     /// Query i sees no key behind i + seqlen_k - seqlen_q + this.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     window_right: Option<usize>,
 
     /// Makes softcap * tanh(s / softcap) of each scaled logit s.
@@ -65,7 +65,7 @@ struct Arguments {
     layout: Order,
 
     /// The GPU, counted from 0 as CUDA does.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 0)]
     device: u32,
 }
 
@@ -199,7 +199,7 @@ fn exact<T: FileElement>(arguments: &Arguments, inputs: &Inputs<T>) -> Result<Ex
     let mut problem = Problem::new(q?, k?, v?)?.causal(arguments.causal);
     problem = problem.window(arguments.window_left, arguments.window_right);
     if let Some(softmax_scale) = arguments.softmax_scale {
-        problem = problem.softmax_scale(softmax_scale);
+        problem = problem.softmax_scale(softmax_scale)?;
     }
     if let Some(softcap) = arguments.softcap {
         problem = problem.softcap(softcap)?;

@@ -54,7 +54,7 @@ struct Arguments {
     #[arg(long, conflicts_with_all = ["cells", "protocol", "out", "ptx_dir", "cublas", "cells_only"])]
     prototype: bool,
     /// Of the inputs; from the clock if left out
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     seed: Option<u64>,
 }
 
