@@ -15,7 +15,7 @@ use hopper_attention_driver::{
     CUcontext, CUctx_st, CUdevice, CUdevice_attribute, CUfunc_st, CUfunction, CUfunction_attribute, CUjit_option, CUresult, CUstream,
     CUstreamCaptureMode, Driver,
 };
-use hopper_attention_kernels::config::{FORWARD, GENERAL, TileConfig};
+use hopper_attention_kernels::config::{FEWER_ROWS, FORWARD, GENERAL, TileConfig};
 
 use crate::Error;
 use crate::custom::Kernel;
@@ -111,7 +111,7 @@ impl Context {
             return unsuitable(format!("compute capability {major}.{minor}"), needed);
         }
         let smem_bytes = attribute(CUdevice_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-        let needed = FORWARD.iter().chain(&GENERAL).map(TileConfig::smem_bytes).max().unwrap_or(0);
+        let needed = FORWARD.iter().chain(&FEWER_ROWS).chain(&GENERAL).map(TileConfig::smem_bytes).max().unwrap_or(0);
         if smem_bytes < needed {
             return unsuitable(format!("{smem_bytes} bytes of shared memory for a block"), format!("{needed}"));
         }

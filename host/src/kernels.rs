@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use hopper_attention_kernels::config::{
-    COMBINE_THREADS, FORWARD, GENERAL, SCORED, ScoreFunction, TileConfig, forward_config, general_config, general_shapes,
+    COMBINE_THREADS, FEWER_ROWS, FORWARD, GENERAL, SCORED, ScoreFunction, TileConfig, forward_config, general_config, general_shapes,
+    shape_of_fewer_rows,
 };
 use hopper_attention_kernels::params::CombineParams;
 
@@ -42,16 +43,20 @@ macro_rules! kernel {
     };
 }
 
-/// f16 before bf16: the plain kernels in the order of [`FORWARD`], full before causal; the general ones function by function, each in the order
+/// f16 before bf16: the plain kernels in the order of [`FORWARD`], full before causal, then those of [`FEWER_ROWS`]; the general ones function by function, each in the order
 /// of [`general_shapes`]; then those that combine.
 macro_rules! kernels {
-    (plain: $($plain:literal $plain_dims:tt)* ; general: $($general:literal $general_dims:tt)* ; scored: $($scored:literal $scored_dims:tt)*) => {
+    (plain: $($plain:literal $plain_dims:tt)* ; fewer_rows: $($fewer:literal $fewer_dims:tt)* ; general: $($general:literal $general_dims:tt)* ; scored: $($scored:literal $scored_dims:tt)*) => {
         [
             $(
                 kernel!(plain($plain_dims, false), concat!("flash_fwd_hdim", $plain, "_f16_sm90")),
                 kernel!(plain($plain_dims, false), concat!("flash_fwd_hdim", $plain, "_bf16_sm90")),
                 kernel!(plain($plain_dims, true), concat!("flash_fwd_hdim", $plain, "_f16_causal_sm90")),
                 kernel!(plain($plain_dims, true), concat!("flash_fwd_hdim", $plain, "_bf16_causal_sm90")),
+            )*
+            $(
+                kernel!(fewer_rows($fewer_dims), concat!("flash_fwd_hdim", $fewer, "_f16_causal_fewer_rows_sm90")),
+                kernel!(fewer_rows($fewer_dims), concat!("flash_fwd_hdim", $fewer, "_bf16_causal_fewer_rows_sm90")),
             )*
             $(
                 kernel!(general($general_dims), concat!("flash_fwd_hdim", $general, "_f16_general_sm90")),
@@ -83,6 +88,11 @@ const fn plain((head_dim, head_dim_v): (u32, u32), causal: bool) -> Launch {
     Launch { smem_bytes: config.smem_bytes(), threads: config.threads(), parameters: PLAIN_PARAMETERS }
 }
 
+const fn fewer_rows((head_dim, head_dim_v): (u32, u32)) -> Launch {
+    let config = shape_of_fewer_rows(head_dim, head_dim_v, true);
+    Launch { smem_bytes: config.smem_bytes(), threads: config.threads(), parameters: PLAIN_PARAMETERS }
+}
+
 const fn general((head_dim, head_dim_v): (u32, u32)) -> Launch {
     let config = general_config(head_dim, head_dim_v, ScoreFunction::Identity).expect("every kernel has its shape in GENERAL");
     Launch { smem_bytes: config.smem_bytes(), threads: config.threads(), parameters: &GENERAL_PARAMETERS }
@@ -93,7 +103,7 @@ const COMBINE: Launch = Launch { smem_bytes: 0, threads: COMBINE_THREADS, parame
 const PLAIN_PARAMETERS: &[usize] = GENERAL_PARAMETERS.split_at(5).0;
 
 /// Plain kernels: each shape in each dtype.
-const PLAIN_COUNT: usize = 2 * FORWARD.len();
+const PLAIN_COUNT: usize = 2 * (FORWARD.len() + FEWER_ROWS.len());
 /// Where the general kernels of each score function begin, in the order of [`ScoreFunction::ALL`]: each shape in each dtype.
 const GENERAL_BEGIN: [usize; 3] = [PLAIN_COUNT, PLAIN_COUNT + 2 * GENERAL.len(), PLAIN_COUNT + 2 * (GENERAL.len() + SCORED.len())];
 /// Forward kernels.
@@ -104,18 +114,19 @@ pub(crate) const COUNT: usize = FORWARD_COUNT + 2;
 /// Every kernel; [`forward_index`] and [`combine_index`] say where.
 pub(crate) static KERNELS: [Kernel; COUNT] = kernels! {
     plain: "64" (64, 64) "96" (96, 96) "128" (128, 128) "192_128" (192, 128) "192" (192, 192) "256" (256, 256);
+    fewer_rows: "128" (128, 128);
     general: "64" (64, 64) "96" (96, 96) "128" (128, 128) "192_128" (192, 128) "192" (192, 192) "256" (256, 256);
     scored: "64" (64, 64) "96" (96, 96) "128" (128, 128) "192" (192, 192) "256" (256, 256)
 };
 
 /// The place in [`KERNELS`] of the forward kernel of a family and a shape, which is one of the family's.
 pub(crate) fn forward_index(family: Family, config: &TileConfig, dtype: DType) -> usize {
-    let (begin, shapes) = match family {
-        Family::Plain { .. } => (0, &FORWARD[..]),
-        Family::General(scores) => (GENERAL_BEGIN[scores as usize], general_shapes(scores)),
+    let (begin, shapes, more): (_, _, &[TileConfig]) = match family {
+        Family::Plain { .. } => (0, &FORWARD[..], &FEWER_ROWS),
+        Family::General(scores) => (GENERAL_BEGIN[scores as usize], general_shapes(scores), &[]),
         Family::Custom { .. } => unreachable!("a kernel of the caller's own is not in the table"),
     };
-    let shape = shapes.iter().position(|shape| shape == config).expect("plans take their shape from the family's table");
+    let shape = shapes.iter().chain(more).position(|shape| shape == config).expect("plans take their shape from the family's table");
     begin + 2 * shape + (dtype == DType::Bf16) as usize
 }
 
@@ -217,9 +228,10 @@ mod tests {
         let hdim = |config: &TileConfig| HeadDims::from((config.head_dim as usize, config.head_dim_v as usize));
         let mut indices = Vec::new();
         for dtype in [DType::F16, DType::Bf16] {
-            for config in FORWARD {
+            for config in FORWARD.into_iter().chain(FEWER_ROWS) {
                 let mask = if config.causal { "_causal" } else { "" };
-                let entry = format!("flash_fwd_hdim{}_{}{mask}_sm90", hdim(&config), dtype.name());
+                let rows = if FEWER_ROWS.contains(&config) { "_fewer_rows" } else { "" };
+                let entry = format!("flash_fwd_hdim{}_{}{mask}{rows}_sm90", hdim(&config), dtype.name());
                 indices.push(forward_index(Family::Plain { causal: config.causal }, &config, dtype));
                 check(&KERNELS[indices[indices.len() - 1]], entry, config.smem_bytes());
             }

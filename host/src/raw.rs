@@ -30,6 +30,8 @@ use std::path::PathBuf;
 
 pub use hopper_attention_driver::{CUdeviceptr, CUstream};
 
+use hopper_attention_kernels::config::with_fewer_rows;
+
 use crate::context::Context;
 use crate::custom::Custom;
 use crate::plan::{CombinePlan, Family, Plan, Scales, Window, check_head_dim};
@@ -233,6 +235,7 @@ pub(crate) unsafe fn enqueue(
         return Ok(());
     };
     let context = Context::current()?;
+    let plan = plan.with_fewer_rows(context.multiprocessors);
     if options.check_addresses {
         memory::check(&context, &plan)?;
     }
@@ -350,7 +353,7 @@ pub(crate) unsafe fn combine_after(
 
 /// Loads the kernel that serves the head dims, `dtype` and `options` into the current context, if it is not there yet: `prepare(128, ..)`, or
 /// `prepare((192, 128), ..)` where V and O have a head_dim of 128, and Q and K one of 192. A plain kernel is loaded together with the general
-/// one that calls with few queries run, see [`forward_with`], which takes twice as long.
+/// one that calls with few queries run, see [`forward_with`], and with that of fewer rows for problems of few row tiles, if there is one.
 ///
 /// # Errors
 ///
@@ -375,7 +378,9 @@ pub fn prepare_with(head_dims: impl Into<HeadDims>, dtype: DType, options: &Opti
     let context = Context::current()?;
     let load = |family: Family| {
         let config = family.config(head_dim, head_dim_v);
-        context.kernel(kernels::forward_index(family, &config, dtype)).map(|_| ())
+        let shapes = [Some(config), with_fewer_rows(&config)];
+        let mut indices = shapes.iter().flatten().map(|config| kernels::forward_index(family, config, dtype));
+        indices.try_for_each(|index| context.kernel(index).map(|_| ()))
     };
     [family, family.of_few_queries()].into_iter().try_for_each(load)
 }

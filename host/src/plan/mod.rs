@@ -20,7 +20,7 @@ mod tests;
 
 use std::fmt::Display;
 
-use hopper_attention_kernels::config::{TileConfig, WARPGROUP_ROWS};
+use hopper_attention_kernels::config::{TileConfig, WARPGROUP_ROWS, with_fewer_rows};
 use hopper_attention_kernels::fast_divide::FastDivisor;
 use hopper_attention_kernels::params::{CoordinateSteps, FeatureParams, ForwardParams, Lengths};
 use hopper_attention_kernels::schedule::TileSchedule;
@@ -103,6 +103,24 @@ impl Plan {
     #[cfg(feature = "cust")]
     pub fn check_inputs(kernel: Option<&Kernel>, [q, k, v]: [&Tensor4; 3], options: &Options, arrays: &Arrays) -> Result<(), Error> {
         Inputs::of(kernel, &Shape::of(q, k, v, arrays)?, [q, k, v], None, options, arrays).map(drop)
+    }
+
+    /// The same on tiles of fewer rows, if there is such a kernel and each of its tiles has a multiprocessor of its own: then the longest tile's time
+    /// is the launch's. Key tiles stay as they are, and with them every bit.
+    pub fn with_fewer_rows(mut self, multiprocessors: u32) -> Self {
+        let Some(config) = with_fewer_rows(&self.config) else {
+            return self;
+        };
+        let schedule = self.params.schedule;
+        let (num_heads, heads) = (u64::from(schedule.num_heads()), u64::from(schedule.num_tiles() / schedule.m_blocks()));
+        let m_blocks = u64::from(self.params.seqlen_q.div_ceil(config.tile_m));
+        if heads * m_blocks <= u64::from(multiprocessors) {
+            // In whatever order, since all run at once.
+            if let Some(schedule) = TileSchedule::new(heads / num_heads, num_heads, m_blocks, heads) {
+                (self.config, self.params.schedule) = (config, schedule);
+            }
+        }
+        self
     }
 
     /// CTAs of the persistent grid: one for each multiprocessor, as far as there are tiles.

@@ -406,6 +406,28 @@ fn tiles_are_drawn_where_a_cta_has_more_than_one() {
 }
 
 #[test]
+fn tiles_have_fewer_rows_where_all_run_at_once() {
+    let causal = |batch, seqlen_q, heads| {
+        Arguments::of(batch, seqlen_q, 500, heads, heads, 128, Layout::bshd).with(|a| a.options.causal = true).accepted()
+    };
+    // (batch, queries, heads): tiles of 128 rows, and of 192.
+    for (problem, fewer, usual) in [((1, 129, 66), 132, 66), ((2, 128, 66), 132, 132), ((1, 1, 1), 1, 1), ((1, 1024, 16), 128, 96)] {
+        let plan = || causal(problem.0, problem.1, problem.2);
+        let rows = |plan: Plan| (plan.config.tile_m, plan.params.schedule.num_tiles(), plan.params.schedule.num_heads());
+        assert_eq!(rows(plan().with_fewer_rows(fewer)), (128, fewer, problem.2 as u32));
+        assert_eq!(rows(plan().with_fewer_rows(fewer - 1)), (192, usual, problem.2 as u32));
+        let (few, many) = (plan().with_fewer_rows(fewer), plan());
+        assert!(!few.draws_tiles(few.grid(fewer)));
+        assert_eq!((few.maps, few.config.tile_n), (many.maps, many.config.tile_n));
+    }
+    // Where there is no such kernel, nothing changes.
+    let full = Arguments::of(1, 1024, 500, 16, 16, 128, Layout::bshd).accepted();
+    assert_eq!(full.with_fewer_rows(132).config.tile_m, 128);
+    let window = Arguments::of(1, 1024, 500, 16, 16, 128, Layout::bshd).with(|a| a.options.window_left = Some(9)).accepted();
+    assert_eq!(window.with_fewer_rows(132).config.tile_m, 192);
+}
+
+#[test]
 fn without_a_slot_long_sequences_are_one_section() {
     for (seqlen, one_section) in [(4095, false), (4096, true), (16384, true)] {
         let arguments = Arguments::of(2, seqlen, seqlen, 24, 24, 128, Layout::bshd).with(|a| a.options.causal = true);

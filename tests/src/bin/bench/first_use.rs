@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use hopper_attention::{Element, raw};
-use hopper_attention_kernels::config::{FORWARD, ScoreFunction, TileConfig, general_shapes};
+use hopper_attention_kernels::config::{FEWER_ROWS, FORWARD, ScoreFunction, TileConfig, general_shapes};
 use hopper_attention_tests::{ElementType, native_head_dims, with_element};
 use serde::Serialize;
 
@@ -27,12 +27,14 @@ pub struct FirstUse {
 pub fn measure(gpu: &Gpu, seed: u64) -> Vec<FirstUse> {
     let mut list = vec![];
     let mut unequal = Vec::new();
-    for config in FORWARD {
+    for config in FORWARD.into_iter().chain(FEWER_ROWS) {
+        // A row tile a head: more of them than any Hopper GPU has multiprocessors, or one.
+        let (num_heads, rows) = if FEWER_ROWS.contains(&config) { (1, "_fewer_rows") } else { (256, "") };
         for dtype in ElementType::ALL {
             let cell = Cell {
                 batch: 1,
-                num_heads: 1,
-                num_heads_k: 1,
+                num_heads,
+                num_heads_k: num_heads,
                 seqlen_q: 64,
                 seqlen_k: 64,
                 head_dim: config.head_dim.into(),
@@ -41,7 +43,7 @@ pub fn measure(gpu: &Gpu, seed: u64) -> Vec<FirstUse> {
                 layout: MemoryOrder::Bshd,
             };
             let mask = if config.causal { "_causal" } else { "" };
-            let kernel = format!("flash_fwd_hdim{}_{}{mask}_sm90", native_head_dims(&config), dtype.name());
+            let kernel = format!("flash_fwd_hdim{}_{}{mask}{rows}_sm90", native_head_dims(&config), dtype.name());
             // A cell has one head_dim.
             if config.head_dim == config.head_dim_v {
                 list.push(FirstUse::of(kernel, one(gpu, &cell, seed)));
