@@ -126,7 +126,14 @@ class Features(unittest.TestCase):
 
 class Timing(unittest.TestCase):
     def test_turns_are_rotated_and_reversed(self):
-        self.assertEqual(["".join(timing.turn(list("abc"), n)) for n in range(4)], ["abc", "acb", "cab", "cba"])
+        self.assertEqual(["".join(timing.turn(list("ab"), n)) for n in range(4)], ["ab", "ba", "ba", "ab"])
+        self.assertEqual(["".join(timing.turn(list("abc"), n)) for n in range(4)], ["abc", "cba", "bca", "acb"])
+
+    def test_everybody_begins_as_often(self):
+        for names in ("ab", "abc", "abcd", "abcde"):
+            orders = [timing.turn(list(names), n) for n in range(2 * len(names))]
+            self.assertEqual([sum(order[0] == name for order in orders) for name in names], [2] * len(names))
+            self.assertEqual([sum(order[-1] == name for order in orders) for name in names], [2] * len(names))
 
     def test_calls_fill_the_time(self):
         self.assertEqual(timing.calls_in(5e-3, 400), 13)

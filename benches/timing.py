@@ -70,8 +70,8 @@ def counted_from(times_ms):
 
 
 def turn(contestants, number):
-    """The order of round `number`: rotated every round, reversed every other one."""
-    shift = number % len(contestants)
+    """The order of round `number`: reversed every other round, rotated every second one, so that everybody begins as often."""
+    shift = number // 2 % len(contestants)
     order = contestants[shift:] + contestants[:shift]
     return order[::-1] if number % 2 else order
 

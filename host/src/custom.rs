@@ -21,6 +21,14 @@ const FACTS: &str = "// attention_kernel ";
 /// `hopper-attention-builder`. [`crate::raw::forward_custom`] launches it with a parameter of type `A`, the `args` of `forward_kernel!`, and no
 /// other type compiles there:
 ///
+/// ```no_run
+/// # use hopper_attention::{CustomKernel, raw};
+/// # fn launch(kernel: &CustomKernel<[u32; 4]>, x: &raw::Tensor4) -> Result<(), hopper_attention::Error> {
+/// let (options, arrays) = (raw::Options::new(), raw::Arrays::new());
+/// unsafe { raw::forward_custom(kernel, &[0u32; 4], x, x, x, x, None, &options, &arrays, std::ptr::null_mut()) }
+/// # }
+/// ```
+///
 /// ```compile_fail,E0308
 /// # use hopper_attention::{CustomKernel, raw};
 /// # fn launch(kernel: &CustomKernel<[u32; 4]>, x: &raw::Tensor4) -> Result<(), hopper_attention::Error> {

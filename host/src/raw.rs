@@ -235,7 +235,11 @@ pub(crate) unsafe fn enqueue(
         return Ok(());
     };
     let context = Context::current()?;
-    let plan = plan.with_fewer_rows(context.multiprocessors);
+    let plan = match options.fewer_rows {
+        None => plan.with_fewer_rows(context.multiprocessors),
+        Some(true) => plan.with_fewer_rows(u32::MAX),
+        Some(false) => plan,
+    };
     if options.check_addresses {
         memory::check(&context, &plan)?;
     }

@@ -79,6 +79,9 @@ fn a_kernel_is_loaded_once_in_each_context() {
     assert!(loads(&script.calls()).is_empty());
     raw::prepare(72, DType::F16, &causal()).unwrap();
     assert_eq!(loads(&script.calls()), ["flash_fwd_hdim96_f16_causal_sm90", "flash_fwd_hdim96_f16_general_sm90"]);
+    let rows = ["flash_fwd_hdim128_f16_causal_sm90", "flash_fwd_hdim128_f16_causal_fewer_rows_sm90"];
+    raw::prepare(128, DType::F16, &causal()).unwrap();
+    assert_eq!(loads(&script.calls()), [rows[0], rows[1], "flash_fwd_hdim128_f16_general_sm90"]);
     // Another context at the address of the first, which is gone.
     script.new_context();
     forward(full(), 0).unwrap();

@@ -117,7 +117,7 @@ impl TileConfig {
     }
 
     /// Stages of the K ring and of the V ring: four where shared memory holds them, which lets the next row tile's first keys arrive while this
-    /// one's last are used: up to 6 % with few keys a row. A third one of K alone bought less than 1 % (benches/recorded/h200/tried.md).
+    /// one's last are used: up to 5 % with few keys a row. A third one of K alone bought at most 2 %, and cost others (benches/recorded/h200/tried.md).
     #[inline(always)]
     pub const fn kv_stages(&self) -> u32 {
         if self.smem_bytes_of(MAX_KV_STAGES) <= MAX_SMEM_BYTES { MAX_KV_STAGES } else { MIN_KV_STAGES }
@@ -161,6 +161,7 @@ impl TileConfig {
         assert!(self.tile_m.is_multiple_of(WARPGROUP_ROWS) && self.math_warpgroups() >= 2 && self.math_warpgroups() <= MAX_MATH_WARPGROUPS);
         assert!(self.q_stages == 1 || self.q_stages == 2);
         assert!(self.smem_bytes() <= MAX_SMEM_BYTES, "shared memory");
+        assert!(self.q_stages.is_power_of_two() && self.kv_stages().is_power_of_two(), "PipelineState::advance");
         let (producer, math) = self.registers();
         let launched = REGISTER_FILE / self.threads() / 8 * 8;
         assert!(producer.is_multiple_of(8) && math.is_multiple_of(8) && producer >= 24 && math <= 256, "what setmaxnreg takes");

@@ -5,8 +5,9 @@ use crate::device_problem::{DeviceProblem, Output};
 use crate::gpu::Stream;
 use crate::judge::{judge, judged_rows};
 use crate::values::Inputs;
-use crate::{Failure, report, with_element};
+use crate::{Failure, ensure, report, with_element};
 use hopper_attention::reference::{Attention, Row};
+use hopper_attention_kernels::config::{forward_config, with_fewer_rows};
 
 /// Environment variable: the text of a case that every test program then runs instead of its tests.
 pub const CASE_VARIABLE: &str = "HOPPER_ATTENTION_CASE";
@@ -39,11 +40,27 @@ fn check_typed<T: TestElement>(case: &Case) -> Result<(), Failure> {
 
 /// [`check_case`] with inputs that were not drawn; returns what the device computed.
 pub fn check_inputs<T: TestElement>(case: &Case, inputs: &Inputs<T>) -> Result<Output<T>, Failure> {
-    let problem = DeviceProblem::new(case, inputs)?;
-    let output = problem.run(&Stream::new()?)?;
+    let mut problem = DeviceProblem::new(case, inputs)?;
+    let stream = Stream::new()?;
+    let output = problem.run(&stream)?;
+    if has_fewer_rows(case) {
+        // Which of two kernels ran depends on the device; each of them is to have this result.
+        for fewer_rows in [false, true] {
+            problem.call.options.fewer_rows = Some(fewer_rows);
+            problem.poison_output()?;
+            let other = problem.run(&stream)?;
+            ensure!(output.same_bits(&other), "other bits with the option fewer_rows: {fewer_rows}");
+        }
+    }
     problem.check_surroundings()?;
     check_output(case, inputs, &output)?;
     Ok(output)
+}
+
+/// Whether there is a kernel of fewer rows for the case.
+fn has_fewer_rows(case: &Case) -> bool {
+    let config = forward_config(case.head_dim as u32, case.o_head_dim() as u32, case.causal);
+    config.is_some_and(|config| with_fewer_rows(&config).is_some())
 }
 
 /// Judges an output, and records it.

@@ -21,8 +21,7 @@ pub struct Options {
     pub filter: Option<String>,
 }
 
-/// Queries, keys, query heads, key heads: cheap ones first, since a mutant is dropped as soon as it is caught. On two multiprocessors each CTA
-/// walks several tiles.
+/// Queries, keys, query heads, key heads: cheap ones first, since a mutant is dropped as soon as it is caught.
 const PROBLEMS: [[u32; 4]; 8] = [
     // One key tile, row tiles that are not full.
     [100, 50, 5, 1],
@@ -56,12 +55,20 @@ pub fn run(options: &Options) -> Result<()> {
             command.args(["--problem", &case(&entry, problem)?]);
         }
         command.args(["--", "HOPPER_ATTENTION_CASE={}"]).arg(&program);
-        shield(&mut command).envs(environment.iter().cloned()).env("HOPPER_ATTENTION_REQUIRE_DEVICE", "1").env("HOPPER_EMULATOR_SMS", "2");
+        shield(&mut command)
+            .envs(environment.iter().cloned())
+            .env("HOPPER_ATTENTION_REQUIRE_DEVICE", "1")
+            .env("HOPPER_EMULATOR_SMS", multiprocessors(&entry));
         summaries.push(run_and_keep_last_line(&mut command)?);
     }
     println!();
     summaries.iter().for_each(|summary| println!("{summary}"));
     Ok(())
+}
+
+/// Two, so that each CTA walks several tiles; for kernels of fewer rows, as many as there are tiles, or another kernel would run.
+fn multiprocessors(entry: &str) -> &'static str {
+    if entry.contains("fewer_rows") { "132" } else { "2" }
 }
 
 fn built(command: &mut Command, wanted: &str) -> Result<PathBuf> {

@@ -32,12 +32,23 @@ pub struct Options {
     /// and its last byte have to be memory of the device: what lies between them may be one piece or several, and the driver does not say
     /// whose. Memory of another device is refused, even where peer access would allow it.
     pub check_addresses: bool,
+    /// For tests: whether kernels of fewer rows run where there are such, instead of where each tile has a multiprocessor of its own.
+    #[doc(hidden)]
+    pub fewer_rows: Option<bool>,
 }
 
 impl Options {
     /// The default: without a mask, with a softmax_scale of `1 / sqrt(head_dim)`.
     pub const fn new() -> Self {
-        Self { causal: false, softmax_scale: None, window_left: None, window_right: None, softcap: None, check_addresses: false }
+        Self {
+            causal: false,
+            softmax_scale: None,
+            window_left: None,
+            window_right: None,
+            softcap: None,
+            check_addresses: false,
+            fewer_rows: None,
+        }
     }
 
     /// With another [`Options::causal`].

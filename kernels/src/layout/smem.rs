@@ -93,7 +93,7 @@ const _: () =
 mod tests {
     extern crate std;
     use super::*;
-    use crate::config::{FEWER_ROWS, FORWARD, GENERAL};
+    use crate::config::{CUSTOM, FEWER_ROWS, FORWARD, GENERAL};
     use crate::layout::descriptor::SWIZZLE_ATOM_BYTES;
     use std::vec::Vec;
 
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn parts_are_aligned_apart_and_fit() {
-        for config in FORWARD.into_iter().chain(FEWER_ROWS).chain(GENERAL) {
+        for config in FORWARD.into_iter().chain(FEWER_ROWS).chain(GENERAL).chain(CUSTOM) {
             let mut parts = parts(config, SmemLayout::new(config, 1024));
             parts.sort_by_key(|&(_, start, ..)| start);
             assert_eq!(parts[0].1, 1024);

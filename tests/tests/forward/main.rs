@@ -7,7 +7,7 @@ mod nonfinite;
 mod shapes;
 mod values;
 
-use hopper_attention_kernels::config::{FORWARD, TileConfig};
+use hopper_attention_kernels::config::{FEWER_ROWS, FORWARD, TileConfig};
 use hopper_attention_tests::{DeviceTest, ElementType, native_head_dims, trials};
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -27,13 +27,14 @@ fn for_each_kernel<F>(name: &str, body: F) -> Vec<DeviceTest>
 where
     F: Fn(Kernel) -> Result<(), hopper_attention_tests::Failure> + Copy + Send + 'static,
 {
-    let all = FORWARD.into_iter().flat_map(|config| ElementType::ALL.into_iter().map(move |dtype| (config, dtype)));
+    let all = FORWARD.into_iter().chain(FEWER_ROWS).flat_map(|config| ElementType::ALL.into_iter().map(move |dtype| (config, dtype)));
     let test = |kernel: Kernel| DeviceTest::new(format!("{name}::{}", kernel_name(kernel)), move || body(kernel));
     all.map(test).collect()
 }
 
 fn kernel_name((config, dtype): Kernel) -> String {
-    variant_name(native_head_dims(&config), dtype, config.causal)
+    let name = variant_name(native_head_dims(&config), dtype, config.causal);
+    if FEWER_ROWS.contains(&config) { format!("{name}_fewer_rows") } else { name }
 }
 
 fn variant_name(head_dims: impl Display, dtype: ElementType, causal: bool) -> String {

@@ -71,9 +71,9 @@ pub fn in_turns<F: FnMut() -> Result<()>>(gpu: &Gpu, rounds: usize, contestants:
     Ok(samples)
 }
 
-/// Who follows whom in a round: rotated every round, reversed every other one.
+/// Who follows whom in a round: reversed every other round, rotated every second one, so that everybody begins as often.
 fn order(round: usize, count: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..count).map(|turn| (turn + round) % count).collect();
+    let mut order: Vec<usize> = (0..count).map(|turn| (turn + round / 2) % count).collect();
     if round % 2 == 1 {
         order.reverse();
     }
