@@ -32,7 +32,7 @@ struct Arguments {
     /// The safetensors file with q, k and v.
     input: PathBuf,
 
-    /// Where o and lse go: a regular file or a new one, not the input file.
+    /// Where o and lse go: a regular file or a new one, not the input file; may be left out with --compare.
     #[arg(short, long, required_unless_present = "compare")]
     output: Option<PathBuf>,
 
