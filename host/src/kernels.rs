@@ -43,8 +43,8 @@ macro_rules! kernel {
     };
 }
 
-/// f16 before bf16: the plain kernels in the order of [`FORWARD`], full before causal, then those of [`FEWER_ROWS`]; the general ones function by function, each in the order
-/// of [`general_shapes`]; then those that combine.
+/// f16 before bf16: the plain kernels in the order of [`FORWARD`], full before causal, then those of [`FEWER_ROWS`]; the general ones
+/// function by function, each in the order of [`general_shapes`]; then those that combine.
 macro_rules! kernels {
     (plain: $($plain:literal $plain_dims:tt)* ; fewer_rows: $($fewer:literal $fewer_dims:tt)* ; general: $($general:literal $general_dims:tt)* ; scored: $($scored:literal $scored_dims:tt)*) => {
         [
@@ -83,19 +83,23 @@ struct Launch {
     parameters: &'static [usize],
 }
 
+impl Launch {
+    const fn of(config: &TileConfig) -> Self {
+        let parameters = if config.general { &GENERAL_PARAMETERS } else { PLAIN_PARAMETERS };
+        Self { smem_bytes: config.smem_bytes(), threads: config.threads(), parameters }
+    }
+}
+
 const fn plain((head_dim, head_dim_v): (u32, u32), causal: bool) -> Launch {
-    let config = forward_config(head_dim, head_dim_v, causal).expect("every kernel has its shape in FORWARD");
-    Launch { smem_bytes: config.smem_bytes(), threads: config.threads(), parameters: PLAIN_PARAMETERS }
+    Launch::of(&forward_config(head_dim, head_dim_v, causal).expect("every kernel has its shape in FORWARD"))
 }
 
 const fn fewer_rows((head_dim, head_dim_v): (u32, u32)) -> Launch {
-    let config = shape_of_fewer_rows(head_dim, head_dim_v, true);
-    Launch { smem_bytes: config.smem_bytes(), threads: config.threads(), parameters: PLAIN_PARAMETERS }
+    Launch::of(&shape_of_fewer_rows(head_dim, head_dim_v, true))
 }
 
 const fn general((head_dim, head_dim_v): (u32, u32)) -> Launch {
-    let config = general_config(head_dim, head_dim_v, ScoreFunction::Identity).expect("every kernel has its shape in GENERAL");
-    Launch { smem_bytes: config.smem_bytes(), threads: config.threads(), parameters: &GENERAL_PARAMETERS }
+    Launch::of(&general_config(head_dim, head_dim_v, ScoreFunction::Identity).expect("every kernel has its shape in GENERAL"))
 }
 
 const COMBINE: Launch = Launch { smem_bytes: 0, threads: COMBINE_THREADS, parameters: &[size_of::<CombineParams>()] };

@@ -71,16 +71,7 @@ pub fn judged_rows(case: &Case) -> Vec<Row> {
 
 /// Judges `got`, which holds O `[rows, head_dim_v]` and, if the case asks for it, the log-sum-exp `[rows]`.
 pub fn judge<T: TestElement>(case: &Case, inputs: &Inputs<T>, rows: &[Row], got: &Attention<T, f32>) -> Result<Judgement, Failure> {
-    let per_head = case.per_head();
-    let problem = inputs.problem(case, &per_head);
-    let comparison = Comparison {
-        head_dim_v: case.o_head_dim(),
-        rows,
-        got,
-        exact: exact::attention_rows(&problem, rows),
-        tiled: tiled::attention_rows(&problem, rows)?,
-        bounds: Bounds::new(case, inputs, &per_head, rows),
-    };
+    let comparison = Comparison::new(case, inputs, rows, got)?;
     comparison.check_kinds(case.lse)?;
     let mut judgement = Judgement { rows: rows.len(), ..Judgement::default() };
     comparison.judge_o(&mut judgement)?;
@@ -200,7 +191,20 @@ struct Comparison<'a, T> {
     bounds: Bounds,
 }
 
-impl<T: TestElement> Comparison<'_, T> {
+impl<'a, T: TestElement> Comparison<'a, T> {
+    fn new(case: &Case, inputs: &Inputs<T>, rows: &'a [Row], got: &'a Attention<T, f32>) -> Result<Self, Failure> {
+        let per_head = case.per_head();
+        let problem = inputs.problem(case, &per_head);
+        Ok(Self {
+            head_dim_v: case.o_head_dim(),
+            rows,
+            got,
+            exact: exact::attention_rows(&problem, rows),
+            tiled: tiled::attention_rows(&problem, rows)?,
+            bounds: Bounds::new(case, inputs, &per_head, rows),
+        })
+    }
+
     fn got_o(&self, i: usize) -> f64 {
         f64::from(self.got.o[i].to_f32())
     }

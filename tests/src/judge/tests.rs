@@ -145,22 +145,13 @@ fn wrong_results_are_refused() {
 
 /// The second look alone, at a result of which every `share`th row is two ulps off.
 fn compared<T: TestElement>(case: &Case, share: usize) -> Result<(), Failure> {
-    let (inputs, rows, per_head) = (Inputs::<T>::draw(case), judged_rows(case), case.per_head());
-    let problem = inputs.problem(case, &per_head);
+    let (inputs, rows) = (Inputs::<T>::draw(case), judged_rows(case));
     let mut got = computed(case, &inputs, &rows);
     for row in got.o.chunks_exact_mut(case.head_dim).step_by(share) {
         let ulp = 2.0 * half_ulp::<T>(max_abs(row));
         row.iter_mut().for_each(|x| *x = T::from_f32(x.to_f32() + 2.0 * ulp as f32));
     }
-    let comparison = Comparison {
-        head_dim_v: case.o_head_dim(),
-        rows: &rows,
-        got: &got,
-        exact: exact::attention_rows(&problem, &rows),
-        tiled: tiled::attention_rows(&problem, &rows)?,
-        bounds: Bounds::new(case, &inputs, &per_head, &rows),
-    };
-    comparison.compare_with_tiled(&mut Judgement::default())
+    Comparison::new(case, &inputs, &rows, &got)?.compare_with_tiled(&mut Judgement::default())
 }
 
 #[test]

@@ -155,6 +155,7 @@ mod tests {
         let orders = [0, 1, 2, 3].map(|round| order(round, 3));
         assert_eq!(orders, [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1]]);
         assert_eq!([0, 1, 2, 3].map(|round| order(round, 2)), [[0, 1], [1, 0], [1, 0], [0, 1]]);
+        assert_eq!(order(1, 1), [0]);
         for count in 2..6 {
             let first: Vec<usize> = (0..2 * count).map(|round| order(round, count)[0]).collect();
             assert!((0..count).all(|turn| first.iter().filter(|&&who| who == turn).count() == 2), "{first:?}");
