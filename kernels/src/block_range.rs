@@ -6,6 +6,8 @@
 /// The key tiles of one row tile: `0..n_block_max`, of which `0..n_block_unmasked` need no mask at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRange {
+    /// Behind the last key that any row of the tile sees.
+    pub keys_end: u32,
     /// Key tiles to visit.
     pub n_block_max: u32,
     /// Leading key tiles that every row of the tile sees entirely.
@@ -17,7 +19,7 @@ pub struct BlockRange {
 #[inline(always)]
 pub const fn block_range(causal: bool, tile_m: u32, tile_n: u32, first_row: u32, seqlen_q: u32, seqlen_k: u32) -> BlockRange {
     if first_row >= seqlen_q {
-        return BlockRange { n_block_max: 0, n_block_unmasked: 0 };
+        return BlockRange { keys_end: 0, n_block_max: 0, n_block_unmasked: 0 };
     }
     // Keys that the last row of the tile sees, and the first; the others lie between.
     let (seen_by_last, seen_by_first) = if causal {
@@ -27,7 +29,7 @@ pub const fn block_range(causal: bool, tile_m: u32, tile_n: u32, first_row: u32,
     } else {
         (seqlen_k, seqlen_k)
     };
-    BlockRange { n_block_max: div_ceil(seen_by_last, tile_n), n_block_unmasked: seen_by_first / tile_n }
+    BlockRange { keys_end: seen_by_last, n_block_max: div_ceil(seen_by_last, tile_n), n_block_unmasked: seen_by_first / tile_n }
 }
 
 #[inline(always)]
@@ -58,7 +60,8 @@ mod tests {
         let keys = |tile: u32| tile * tile_n..(tile + 1) * tile_n;
         let n_block_max = (0..tiles).filter(|&tile| keys(tile).any(|key| rows().any(|row| sees(row, key)))).count() as u32;
         let n_block_unmasked = (0..n_block_max).take_while(|&tile| keys(tile).all(|key| rows().all(|row| sees(row, key)))).count() as u32;
-        BlockRange { n_block_max, n_block_unmasked }
+        let keys_end = (0..seqlen_k).filter(|&key| rows().any(|row| sees(row, key))).last().map_or(0, |key| key + 1);
+        BlockRange { keys_end, n_block_max, n_block_unmasked }
     }
 
     #[test]

@@ -128,6 +128,12 @@ impl TileConfig {
         self.smem_bytes_of(self.kv_stages())
     }
 
+    /// Whether a warpgroup looks whether its rows see but the first half of the last key tile: under the causal mask every other one does, where
+    /// a tile has twice as many keys as a warpgroup has rows. With 96 it is one in three, and looking costs more than it saves.
+    pub const fn looks_for_half(&self) -> bool {
+        (self.causal || self.general) && self.tile_n > 96
+    }
+
     /// Registers of a producer thread and of a math thread, after `setmaxnreg`. A warpgroup each, they add up to no more than a CTA is
     /// launched with (64 Ki by the threads, in steps of 8 a thread: 3 x 168 or 4 x 128), or the math threads would wait for ever. Drawing
     /// tiles takes a producer more, and finding their sequences more still.

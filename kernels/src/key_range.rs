@@ -16,12 +16,14 @@ pub struct KeyRange {
     pub unmasked_begin: u32,
     /// Behind the last of them. `begin <= unmasked_begin <= unmasked_end <= end`.
     pub unmasked_end: u32,
+    /// Behind the last key that any row sees, which lies in tile `end - 1`.
+    pub keys_end: u32,
 }
 
 impl From<BlockRange> for KeyRange {
     #[inline(always)]
     fn from(range: BlockRange) -> Self {
-        Self { begin: 0, end: range.n_block_max, unmasked_begin: 0, unmasked_end: range.n_block_unmasked }
+        Self { begin: 0, end: range.n_block_max, unmasked_begin: 0, unmasked_end: range.n_block_unmasked, keys_end: range.keys_end }
     }
 }
 
@@ -60,13 +62,13 @@ impl KeyBounds {
         let (begin, end) = (self.begin / tile_n, div_ceil(self.end, tile_n));
         let unmasked_end = max(self.whole_end / tile_n, begin);
         let unmasked_begin = min(div_ceil(self.whole_begin, tile_n), unmasked_end);
-        KeyRange { begin, end, unmasked_begin, unmasked_end }
+        KeyRange { begin, end, unmasked_begin, unmasked_end, keys_end: self.end }
     }
 }
 
 impl KeyRange {
     /// No key tile.
-    pub const EMPTY: Self = Self { begin: 0, end: 0, unmasked_begin: 0, unmasked_end: 0 };
+    pub const EMPTY: Self = Self { begin: 0, end: 0, unmasked_begin: 0, unmasked_end: 0, keys_end: 0 };
 
     /// Those that `other` visits as well.
     #[inline(always)]
@@ -168,6 +170,7 @@ mod tests {
             let visible = |key| key < seqlen_k && rows.iter().any(|&row| sees(window, row, key, seqlen_q, seqlen_k));
             let seen: Vec<_> = (0..seqlen_k.div_ceil(tile_n)).filter(|&tile| keys(tile).any(visible)).collect();
             assert_eq!((got.begin..got.end).collect::<Vec<_>>(), seen, "{case:?}");
+            assert_eq!(got.keys_end, (0..seqlen_k).filter(|&key| visible(key)).last().map_or(0, |key| key + 1), "{case:?}");
             assert!(got.begin <= got.unmasked_begin && got.unmasked_begin <= got.unmasked_end && got.unmasked_end <= got.end, "{case:?}");
             for tile in got.begin..got.end {
                 let whole = keys(tile).all(|key| key < seqlen_k && rows.iter().all(|&row| sees(window, row, key, seqlen_q, seqlen_k)));

@@ -158,7 +158,7 @@ impl<'a, K: Kernel> Consumer<'a, K> {
                 self.steps_in_window(&mut work, &own, n_block, is_first);
             } else {
                 n_block -= 1;
-                self.first_step(&mut work, n_block, is_first);
+                self.first_step(&mut work, n_block, own.keys_end, is_first);
                 while K::TILE.causal && n_block > own.unmasked_end {
                     n_block -= 1;
                     self.step::<true>(&mut work, n_block);
@@ -199,6 +199,7 @@ impl<'a, K: Kernel> Consumer<'a, K> {
             end: uniform(range.end),
             unmasked_begin: uniform(range.unmasked_begin),
             unmasked_end: uniform(range.unmasked_end),
+            keys_end: uniform(range.keys_end),
         };
         (agreed(visited), agreed(own.within(visited)))
     }
@@ -237,7 +238,7 @@ impl<'a, K: Kernel> Consumer<'a, K> {
         let mut n_block = n_block - 1;
         // SAFETY: scope and protocol: as promised.
         unsafe {
-            self.first_step(work, n_block, is_first);
+            self.first_step(work, n_block, own.keys_end, is_first);
             while n_block > own.begin {
                 n_block -= 1;
                 if n_block >= own.unmasked_begin && n_block < own.unmasked_end {
@@ -279,12 +280,12 @@ impl<'a, K: Kernel> Consumer<'a, K> {
         }
     }
 
-    /// The last key tile, which is visited first: S, softmax, P. O is still 0.
+    /// The last key tile, which is visited first: S, softmax, P. O is still 0. The rows see no key from `keys_end` on.
     ///
     /// # Safety
     /// As [`Consumer::run`].
     #[inline(always)]
-    unsafe fn first_step(&mut self, work: &mut Work<K>, n_block: u32, is_first: bool) {
+    unsafe fn first_step(&mut self, work: &mut Work<K>, n_block: u32, keys_end: u32, is_first: bool) {
         // SAFETY: scope: as promised. Protocol: K's stage is full, and released behind the wait for the product that reads it. Lifetime:
         // acc_s is touched behind that wait only.
         unsafe {
@@ -296,8 +297,9 @@ impl<'a, K: Kernel> Consumer<'a, K> {
             self.k_state.advance(K::TILE.kv_stages());
             self.release_previous_q(is_first);
             self.apply_score::<true>(work, &mut acc_s, n_block);
+            let only_half = K::TILE.looks_for_half() && keys_end <= n_block * K::TILE.tile_n + K::TILE.tile_n / 2;
             mask::<K>(&mut acc_s, self.cta, &work.tile, n_block, self.queries(work), self.lane_idx);
-            work.softmax.begin::<K>(&acc_s, &mut work.p, self.cta.params.softmax_scale_log2);
+            work.softmax.begin::<K>(&mut acc_s, &mut work.p, self.cta.params.softmax_scale_log2, only_half);
         }
     }
 
@@ -331,7 +333,7 @@ impl<'a, K: Kernel> Consumer<'a, K> {
             work.acc_o.pin();
             self.cta.v_ring::<K>().consumer_release(self.v_state, self.lane_idx);
             self.v_state.advance(K::TILE.kv_stages());
-            work.softmax.update::<K>(&acc_s, &mut work.p, &mut work.acc_o, self.cta.params.softmax_scale_log2);
+            work.softmax.update::<K>(&mut acc_s, &mut work.p, &mut work.acc_o, self.cta.params.softmax_scale_log2);
         }
     }
 

@@ -39,14 +39,15 @@ pub(super) struct Softmax {
 impl Softmax {
     pub(super) const EMPTY: Self = Self { row_max: [f32::NEG_INFINITY; ROWS_PER_THREAD], row_sum: [0.0; ROWS_PER_THREAD] };
 
-    /// P of a row tile's first key tile, of which O holds nothing yet.
+    /// P of a row tile's first key tile, of which O holds nothing yet. If `only_half`, no row sees the second half of the keys, and their P is 0
+    /// without more ado.
     ///
     /// # Safety
     /// All lanes of the warp are converged; no product in flight uses the registers.
     #[inline(always)]
-    pub(super) unsafe fn begin<K: Kernel>(&mut self, acc_s: &K::Scores, p: &mut Packed<K>, scale_log2: f32) {
+    pub(super) unsafe fn begin<K: Kernel>(&mut self, acc_s: &mut K::Scores, p: &mut Packed<K>, scale_log2: f32, only_half: bool) {
         // SAFETY: scope: as promised.
-        unsafe { self.move_maximum::<K>(acc_s, p, scale_log2, [true; ROWS_PER_THREAD]) };
+        unsafe { self.move_maximum::<K>(acc_s, p, scale_log2, [true; ROWS_PER_THREAD], only_half) };
     }
 
     /// P of one more key tile; O is rescaled where the maximum moves.
@@ -54,16 +55,16 @@ impl Softmax {
     /// # Safety
     /// As [`Softmax::begin`].
     #[inline(always)]
-    pub(super) unsafe fn update<K: Kernel>(&mut self, acc_s: &K::Scores, p: &mut Packed<K>, acc_o: &mut K::Output, scale_log2: f32) {
+    pub(super) unsafe fn update<K: Kernel>(&mut self, acc_s: &mut K::Scores, p: &mut Packed<K>, acc_o: &mut K::Output, scale_log2: f32) {
         let reference = self.row_max.map(|m| if m.abs() < ROUND_FIRST { m } else { f32::NEG_INFINITY });
-        let sum = exponentials::<K>(acc_s, p, |score, row| math::fma(score, scale_log2, -reference[row]));
+        let sum = exponentials::<K>(acc_s, p, false, |score, row| math::fma(score, scale_log2, -reference[row]));
         // False for NaN.
         let fits = sum.map(|sum| sum <= MAX_SUM);
         // SAFETY: scope: all lanes, as promised; they agree on the branch.
         unsafe {
             if warp::any(!(fits[0] && fits[1])) {
                 let moves = [quad_any(!fits[0]), quad_any(!fits[1])];
-                let row_scale = self.move_maximum::<K>(acc_s, p, scale_log2, moves);
+                let row_scale = self.move_maximum::<K>(acc_s, p, scale_log2, moves, false);
                 for i in 0..K::Output::REGISTERS {
                     acc_o[i] = (f32::from_bits(acc_o[i]) * row_scale[row_of(i)]).to_bits();
                 }
@@ -74,34 +75,42 @@ impl Softmax {
     }
 
     /// P, with the true maximum in the rows where it `moves`; returns what O has to be multiplied by. A row whose maximum stays gets the P and
-    /// the sum of the fast form, bit by bit.
+    /// the sum of the fast form, bit by bit. The scores may be lost.
     ///
     /// # Safety
     /// As [`Softmax::begin`]; the lanes that share a row agree on `moves`.
     #[inline(always)]
     unsafe fn move_maximum<K: Kernel>(
         &mut self,
-        acc_s: &K::Scores,
+        acc_s: &mut K::Scores,
         p: &mut Packed<K>,
         scale_log2: f32,
         moves: [bool; ROWS_PER_THREAD],
+        only_half: bool,
     ) -> Rows {
         // SAFETY: scope: all lanes come here, as promised.
         let tile_max = unsafe { row_max::<K>(acc_s) };
         let mut row_scale = [1.0; ROWS_PER_THREAD];
         let mut subtracted = [0.0; ROWS_PER_THREAD];
-        let mut round_first = [false; ROWS_PER_THREAD];
+        let mut rounds_first = [false; ROWS_PER_THREAD];
         for row in 0..ROWS_PER_THREAD {
             let new_max = if moves[row] { math::max(self.row_max[row], tile_max[row] * scale_log2) } else { self.row_max[row] };
             subtracted[row] = if new_max == f32::NEG_INFINITY { 0.0 } else { new_max };
-            round_first[row] = subtracted[row].abs() >= ROUND_FIRST;
+            rounds_first[row] = subtracted[row].abs() >= ROUND_FIRST;
             row_scale[row] = math::exp2(self.row_max[row] - subtracted[row]);
             self.row_max[row] = new_max;
         }
-        let sum = exponentials::<K>(acc_s, p, |score, row| {
-            let rounded = score * scale_log2 - subtracted[row];
-            if round_first[row] { rounded } else { math::fma(score, scale_log2, -subtracted[row]) }
-        });
+        // What scores are multiplied by within the fused multiply-add, and before it.
+        let mut factor = [scale_log2; ROWS_PER_THREAD];
+        // SAFETY: scope: all lanes, as promised; they agree on the branch.
+        if unsafe { warp::any(rounds_first[0] || rounds_first[1]) } {
+            factor = rounds_first.map(|rounds_first| if rounds_first { 1.0 } else { scale_log2 });
+            let factor_before = rounds_first.map(|rounds_first| if rounds_first { scale_log2 } else { 1.0 });
+            for i in 0..K::Scores::REGISTERS {
+                acc_s[i] = (f32::from_bits(acc_s[i]) * factor_before[row_of(i)]).to_bits();
+            }
+        }
+        let sum = exponentials::<K>(acc_s, p, only_half, |score, row| math::fma(score, factor[row], -subtracted[row]));
         for row in 0..ROWS_PER_THREAD {
             self.row_sum[row] = math::fma(self.row_sum[row], row_scale[row], sum[row]);
         }
@@ -165,16 +174,29 @@ unsafe fn row_max<K: Kernel>(acc_s: &K::Scores) -> Rows {
     result
 }
 
-/// P = exp2(exponent(score, row)) in the element type, as A operands, and the sums over the thread's elements of each row.
+/// P = exp2(exponent(score, row)) in the element type, as A operands, and the sums over the thread's elements of each row; if `only_half`, of the
+/// first half of the keys, and 0 for the others. All threads agree on that.
 #[inline(always)]
-fn exponentials<K: Kernel>(acc_s: &K::Scores, p: &mut Packed<K>, exponent: impl Fn(f32, usize) -> f32) -> Rows {
+fn exponentials<K: Kernel>(acc_s: &K::Scores, p: &mut Packed<K>, only_half: bool, exponent: impl Fn(f32, usize) -> f32) -> Rows {
+    if only_half {
+        *p = K::Scores::PACKED_ZERO;
+    }
     let mut sums = [[0.0; 2]; ROWS_PER_THREAD];
-    for i in 0..K::Scores::REGISTERS / 2 {
+    let mut exponentiate = |i: usize| {
         let row = row_of(2 * i);
         let pair = [2 * i, 2 * i + 1].map(|i| math::exp2(exponent(f32::from_bits(acc_s[i]), row)));
         sums[row][0] += pair[0];
         sums[row][1] += pair[1];
         p[i] = convert::pack(K::DTYPE, pair[0], pair[1]);
+    };
+    let pairs = K::Scores::REGISTERS / 2;
+    for i in 0..pairs / 2 {
+        exponentiate(i);
+    }
+    if !only_half {
+        for i in pairs / 2..pairs {
+            exponentiate(i);
+        }
     }
     [sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]]
 }
