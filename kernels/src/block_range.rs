@@ -60,7 +60,7 @@ mod tests {
         let keys = |tile: u32| tile * tile_n..(tile + 1) * tile_n;
         let n_block_max = (0..tiles).filter(|&tile| keys(tile).any(|key| rows().any(|row| sees(row, key)))).count() as u32;
         let n_block_unmasked = (0..n_block_max).take_while(|&tile| keys(tile).all(|key| rows().all(|row| sees(row, key)))).count() as u32;
-        let keys_end = (0..seqlen_k).filter(|&key| rows().any(|row| sees(row, key))).last().map_or(0, |key| key + 1);
+        let keys_end = (0..seqlen_k).rfind(|&key| rows().any(|row| sees(row, key))).map_or(0, |key| key + 1);
         BlockRange { keys_end, n_block_max, n_block_unmasked }
     }
 

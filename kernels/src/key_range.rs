@@ -170,7 +170,7 @@ mod tests {
             let visible = |key| key < seqlen_k && rows.iter().any(|&row| sees(window, row, key, seqlen_q, seqlen_k));
             let seen: Vec<_> = (0..seqlen_k.div_ceil(tile_n)).filter(|&tile| keys(tile).any(visible)).collect();
             assert_eq!((got.begin..got.end).collect::<Vec<_>>(), seen, "{case:?}");
-            assert_eq!(got.keys_end, (0..seqlen_k).filter(|&key| visible(key)).last().map_or(0, |key| key + 1), "{case:?}");
+            assert_eq!(got.keys_end, (0..seqlen_k).rfind(|&key| visible(key)).map_or(0, |key| key + 1), "{case:?}");
             assert!(got.begin <= got.unmasked_begin && got.unmasked_begin <= got.unmasked_end && got.unmasked_end <= got.end, "{case:?}");
             for tile in got.begin..got.end {
                 let whole = keys(tile).all(|key| key < seqlen_k && rows.iter().all(|&row| sees(window, row, key, seqlen_q, seqlen_k)));
