@@ -10,10 +10,10 @@
 //! let _context = cust::quick_init()?;
 //! // Tensors are [batch, seqlen, heads, head_dim]. Here 32 query heads share 8 key heads.
 //! let (q_layout, kv_layout) = (Layout::bshd([1, 4096, 32, 128]), Layout::bshd([1, 4096, 8, 128]));
-//! let values = vec![bf16::ONE; 4096 * 32 * 128];
-//! let q = Tensor::from_slice(&values, q_layout)?;
-//! let k = Tensor::from_slice(&values, kv_layout)?;
-//! let v = Tensor::from_slice(&values, kv_layout)?;
+//! let (q_values, kv_values) = (vec![bf16::ONE; 4096 * 32 * 128], vec![bf16::ONE; 4096 * 8 * 128]);
+//! let q = Tensor::from_slice(&q_values, q_layout)?;
+//! let k = Tensor::from_slice(&kv_values, kv_layout)?;
+//! let v = Tensor::from_slice(&kv_values, kv_layout)?;
 //!
 //! let output = Attention::new().causal(true).forward(&q, &k, &v)?;
 //! let o: Vec<bf16> = output.o.to_vec()?; // [1, 4096, 32, 128]
@@ -35,8 +35,8 @@
 //! | `reference` | default | [`mod@reference`]; rayon |
 //! | `cli` | | the program `hopper-attention`; clap, safetensors, and both of the above |
 //!
-//! With `default-features = false` only [`raw`] remains: for inference in candle, cudarc or burn, with nothing to build but this library, and
-//! no environment variable to set.
+//! With `default-features = false` [`raw`] remains, and the types it speaks of: for inference in candle, cudarc or burn, with nothing to build
+//! but this library, and no environment variable to set.
 //!
 //! # What is computed
 //!
@@ -48,6 +48,7 @@
 //! | sequences of several lengths | packed, or padded with lengths, Q and K/V each in its own way, up to 2^30 rows; the lengths stay on the device ([`raw::forward_with`]) |
 //! | mask | none, causal, or a window: query `i` sees keys from `p - window_left` to `p + window_right`, with `p = i + seqlen_k - seqlen_q`; causal is `window_right = 0` |
 //! | logits | a soft cap, or ALiBi; attention sinks |
+//! | functions of your own | a mask and a score function in Rust, compiled into a kernel of your own: [`CustomKernel`], [`raw::forward_custom`] |
 //! | heads | num_heads any multiple of num_heads_k |
 //! | size | at most 2^30 - 1 row tiles a call, of 128 or 192 queries of a head; in [`raw::combine`] an O of at most 32 GiB |
 //! | strides | multiples of 8 elements below 2^39, batch, sequence and heads in any order ([`Layout`]); 0 broadcasts an input over batch or heads |
