@@ -166,6 +166,8 @@ class Flex:
     def prepare(self, problem):
         if not problem.cell.features:
             raise Unavailable("FlexAttention is measured only with windows, soft caps, ALiBi, documents and biases")
+        if problem.cell.sinks:
+            raise Unavailable("FlexAttention has no sinks: it would return the log-sum-exp too, and another kernel scale O by it")
         offers("FlexAttention as it is used here", problem, "window", "softcap", "alibi", "docs", "bias")
         from torch.nn.attention.flex_attention import flex_attention
         # The functions of an earlier cell would count towards the number of compilations that is allowed.
@@ -213,6 +215,149 @@ def flex_block_mask(problem):
     return create_block_mask(and_masks(*masks), None, None, cell.seqlen_q, cell.seqlen_k, device=problem.device) if masks else None
 
 
+class CudnnFrontend:
+    """cuDNN by its own front end, the package nvidia-cudnn-frontend: it takes what PyTorch does not pass on. The graph is built and its plan
+    chosen here, by cuDNN's heuristics, and so is not timed."""
+    name, kind, handle = "cudnn-fe", "peer", None
+    selected = staticmethod(contextlib.nullcontext)
+
+    @staticmethod
+    def package():
+        """Imported only where it is a contestant, since it loads a cuDNN, which need not be PyTorch's."""
+        try:
+            import cudnn
+            return cudnn
+        except Exception as error:  # not installed, or without a cuDNN that it can load
+            raise Unavailable(f"nvidia-cudnn-frontend cannot be imported: {error}")
+
+    def versions(self):
+        """What a RUN says of it: its own version, and that of its cuDNN."""
+        try:
+            cudnn = self.package()
+            return {"nvidia-cudnn-frontend": cudnn.__version__, "cudnn of cudnn-fe": str(cudnn.backend_version())}
+        except (Unavailable, RuntimeError):  # RuntimeError: it has found no cuDNN
+            return {}
+
+    def prepare(self, problem):
+        cudnn = self.package()
+        check_cudnn(problem)
+        if self.handle is None:
+            self.handle = cudnn.create_handle()
+        cudnn.set_stream(handle=self.handle, stream=torch.cuda.current_stream().cuda_stream)
+        try:
+            graph, tensors, out = cudnn_graph(cudnn, problem, self.handle)
+            graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        except cudnn.cudnnGraphNotSupportedError as error:
+            raise Unavailable(f"cuDNN {cudnn.backend_version()}: {' '.join(str(error).split())}"[:500])
+        workspace = torch.empty(max(1, graph.get_workspace_size()), dtype=torch.uint8, device=problem.device)
+
+        def call():
+            graph.execute(tensors, workspace, handle=self.handle)
+            return out
+
+        return call
+
+
+def check_cudnn(problem):
+    """Unavailable for what cuDNN does not offer, as far as it does not say so itself when a graph is built."""
+    cell = problem.cell
+    offers("cuDNN's front end", problem, "head_dim_v", "window", "softcap", "alibi", "sinks", "var")
+    if cell.alibi and cell.num_heads & (cell.num_heads - 1):
+        # It draws up its own, and for such numbers by another rule than `Problem`.
+        raise Unavailable("cuDNN has ALiBi's slopes 2^(-8 (h + 1) / num_heads) only where num_heads is a power of two")
+    if cell.softcap and (cell.window not in ((None, None), (None, 0)) or cell.seqlen_q != cell.seqlen_k):
+        raise Unavailable("a soft cap is a function of one's own in cuDNN, beside which it has neither windows nor an alignment")
+
+
+def cudnn_graph(cudnn, problem, handle):
+    """The graph of a forward pass, not yet built; the tensors that it is run on, by the numbers that they have in it; and O."""
+    cell, tensors = problem.cell, {}
+    types = {torch.bfloat16: cudnn.data_type.BFLOAT16, torch.float16: cudnn.data_type.HALF, torch.float32: cudnn.data_type.FLOAT,
+             torch.int32: cudnn.data_type.INT32, torch.int64: cudnn.data_type.INT64}
+    graph = cudnn.pygraph(io_data_type=types[problem.dtype], intermediate_data_type=cudnn.data_type.FLOAT,
+                          compute_data_type=cudnn.data_type.FLOAT, handle=handle)
+
+    def tensor(data, dim, stride, **options):
+        tensors[len(tensors) + 1] = data
+        return graph.tensor(dim=dim, stride=stride, data_type=types[data.dtype], uid=len(tensors), **options)
+
+    def column(data):
+        return tensor(data, [data.numel(), 1, 1, 1], [1, 1, 1, 1])
+
+    def number(value):
+        return tensor(torch.full((1, 1, 1, 1), float(value)), [1, 1, 1, 1], [1, 1, 1, 1], is_pass_by_value=True)
+
+    def operand(view):
+        ragged = dict(ragged_offset=column(cudnn_offsets(problem, view))) if cell.var else {}
+        return tensor(view, *cudnn_layout(cell, view), **ragged)
+
+    options = dict(q=operand(problem.q), k=operand(problem.k), v=operand(problem.v), attn_scale=problem.scale, generate_stats=False)
+    if cell.var:
+        # With them cuDNN skips what lies behind a sequence's end, and asks for them wherever there are offsets.
+        options |= dict(use_padding_mask=True, **{side: column(problem.cu_seqlens.diff()) for side in ("seq_len_q", "seq_len_kv")})
+    if cell.alibi:
+        options["use_alibi_mask"] = True
+    if cell.sinks:
+        options["sink_token"] = tensor(problem.sinks, [1, cell.num_heads, 1, 1], [cell.num_heads, 1, 1, 1])
+    if cell.softcap:
+        options["score_mod"] = cudnn_softcap(cudnn, number(cell.softcap), number(-1e9) if cell.window[1] == 0 else None)
+    else:
+        alignment, bounds = cudnn_band(cell)
+        options |= dict(diagonal_alignment=getattr(cudnn.diagonal_alignment, alignment), **bounds)
+    o, _ = graph.sdpa(**options)
+    # What it does not write stays NaN.
+    out = problem.tensor(torch.empty, problem.rows_q, cell.num_heads, cell.head_dim_v).fill_(torch.nan)
+    dim, stride = cudnn_layout(cell, out)
+    if cell.var:
+        o.set_ragged_offset(column(cudnn_offsets(problem, out)))
+    tensors[len(tensors) + 1] = out
+    o.set_output(True).set_uid(len(tensors)).set_dim(dim).set_stride(stride).set_data_type(types[out.dtype])
+    return graph, tensors, out
+
+
+def cudnn_band(cell):
+    """The corner that the diagonal ends in, which is each query's own key, and its bounds: on the left cuDNN counts the query's own key too,
+    on the right it does not. An open bound is left out."""
+    left, right = cell.window
+    bounds = dict(diagonal_band_left_bound=None if left is None else left + 1, diagonal_band_right_bound=right)
+    # Where both corners lie on it, the one that cuDNN refuses less with. Packed sequences have as many queries as keys.
+    alignment = "TOP_LEFT" if cell.seqlen_q == cell.seqlen_k else "BOTTOM_RIGHT"
+    return alignment, {name: bound for name, bound in bounds.items() if bound is not None}
+
+
+def cudnn_layout(cell, view):
+    """Extents and strides of a view [batch, seqlen, heads, head_dim] in cuDNN's order, [batch, heads, seqlen, head_dim]. Sequences one behind
+    another are a batch of the longest one's length; where each begins is said by `cudnn_offsets`."""
+    batch, seqlen, heads, head_dim = view.shape
+    of_batch, of_row, of_head, of_element = view.stride()
+    if cell.var:
+        batch, seqlen = cell.batch, cell.seqlen_k
+        of_batch = seqlen * of_row
+    return [batch, heads, seqlen, head_dim], [of_batch, of_head, of_row, of_element]
+
+
+def cudnn_offsets(problem, view):
+    """The element that each sequence begins with in a view [1, total, heads, head_dim], and behind the last."""
+    return problem.cu_seqlens.long() * view.stride(1)
+
+
+def cudnn_softcap(cudnn, cap, hidden):
+    """What cuDNN does to softmax_scale * q . k: the cap, and with `hidden`, the logit of a key that is not seen, the causal mask: beside such a
+    function it takes no other."""
+    def softcap(graph, score):
+        score = graph.mul(a=graph.tanh(input=graph.div(a=score, b=cap)), b=cap)
+        if hidden is None:
+            return score
+        row, column = (graph.gen_index(input=score, axis=axis) for axis in (2, 3))
+        row.set_data_type(cudnn.data_type.INT32)
+        column.set_data_type(cudnn.data_type.INT32)
+        seen = graph.cmp_ge(input=row, comparison=column, compute_data_type=cudnn.data_type.BOOLEAN)
+        seen.set_data_type(cudnn.data_type.BOOLEAN)
+        return graph.binary_select(input0=score, input1=hidden, mask=seen)
+
+    return softcap
+
+
 class Matmul:
     """cuBLAS: what the tensor cores give here in a plain product."""
     name, kind = "matmul", "ceiling"
@@ -228,6 +373,7 @@ class Matmul:
 PEERS = {
     "fa2": Fa2("fa2", SDPBackend.FLASH_ATTENTION),
     "cudnn": Sdpa("cudnn", SDPBackend.CUDNN_ATTENTION),
+    "cudnn-fe": CudnnFrontend(),
     "fa3": Fa3(),
     "flex": Flex(),
 }

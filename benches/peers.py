@@ -210,7 +210,7 @@ def commit():
         return "unknown"
 
 
-def describe_run(seed, protocol, options):
+def describe_run(seed, contestants, protocol, options):
     """A RUN."""
     versions = dict(torch=torch.__version__, cuda=torch.version.cuda, cudnn=str(torch.backends.cudnn.version()))
     try:
@@ -218,6 +218,8 @@ def describe_run(seed, protocol, options):
         versions["fa3-fwd"] = version("fa3-fwd")
     except Exception:
         pass
+    for contestant in contestants:
+        versions |= getattr(contestant, "versions", dict)()
     properties = torch.cuda.get_device_properties(0)
     return dict(
         program="peers.py", started=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -233,7 +235,8 @@ def arguments():
     p.add_argument("--kernels", default=KERNELS, metavar="DIR",
                    help="PTX of the kernels of examples/document-mask, for cells with docs or bias (default: %(default)s, where `cargo xtask "
                         "bundle` puts it)")
-    p.add_argument("--peers", default="cudnn,fa2,fa3", help="which of cudnn, fa2, fa3, flex, separated by commas, or none (default: %(default)s)")
+    p.add_argument("--peers", default="cudnn,fa2,fa3",
+                   help="which of cudnn, cudnn-fe, fa2, fa3, flex, separated by commas, or none (default: %(default)s)")
     p.add_argument("--cells", nargs="+", default=["grid"], help="cells in words, or grid, shapes, features, functions, sustained (default: grid)")
     p.add_argument("--protocol", choices=list(PROTOCOLS), default="burst")
     p.add_argument("--idle-ms", type=float, help="rest before each sample of a burst, to fit a grid into less time; the file's command shows it")
@@ -268,7 +271,7 @@ def main():
     # One stream for everything, and not the default one, which waits for others.
     with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
         if todo:
-            document["runs"].append(describe_run(seed, a.protocol, options))
+            document["runs"].append(describe_run(seed, contestants, a.protocol, options))
         for number, cell in enumerate(todo):
             if time.monotonic() - began > a.seconds:
                 print(f"time is up: {len(todo) - number} cells left; go on with --resume {a.out}")

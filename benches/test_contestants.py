@@ -136,6 +136,10 @@ class Peers(unittest.TestCase):
             with self.assertRaisesRegex(contestants.Unavailable, "grouped heads"):
                 contestants.PEERS["fa3"].prepare(problem_of("d128,causal,var,bf16,h32,kv8", "meta"))
 
+    def test_sinks_would_take_flex_a_second_kernel(self):
+        with self.assertRaisesRegex(contestants.Unavailable, "another kernel"):
+            contestants.PEERS["flex"].prepare(problem_of("d128,causal,1k,bf16,wl9,sinks", "meta"))
+
     def test_features_that_are_not_offered(self):
         for peer, words in (("cudnn", "wl9"), ("cudnn", "cap30"), ("cudnn", "sinks,dv64"), ("fa2", "cap30"), ("fa2", "wl9,sinks"), ("fa2", "wl9,dv64"),
                             ("fa3", "alibi"), ("fa3", "sinks"), ("cudnn", "docs"), ("fa2", "bias"), ("fa2", "docs,wl9"), ("fa3", "docs"), ("flex", "sinks"), ("flex", "")):

@@ -221,6 +221,7 @@ fn full_name(contestant: &str) -> &str {
     match contestant {
         "ours" => "hopper-attention",
         "cudnn" => "cuDNN",
+        "cudnn-fe" => "cuDNN's front end",
         "fa2" => "FlashAttention-2",
         "fa3" => "FlashAttention-3",
         label => label,

@@ -134,5 +134,11 @@ fn python_rows() -> Vec<Row> {
             "import importlib.metadata as m, fa3_fwd_interface; print(m.version('fa3-fwd'))",
             "python3 -m pip install --no-deps fa3-fwd (without it the other peers are measured)",
         ),
+        module(
+            "cuDNN's front end",
+            // With PyTorch's cuDNN, which has to be loaded first.
+            "import torch, cudnn; print(cudnn.__version__, 'with cuDNN', cudnn.backend_version_string())",
+            "python3 -m pip install --no-deps nvidia-cudnn-frontend (for the contestant cudnn-fe)",
+        ),
     ]
 }
