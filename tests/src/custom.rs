@@ -37,6 +37,13 @@ pub enum Function {
         /// Of the bias.
         slope: f32,
     },
+    /// head_dims up to 64, f16, with 128 keys a step.
+    WidePrefix {
+        /// The kind of bounds.
+        bounds: u32,
+        /// Of the bias.
+        slope: f32,
+    },
     /// head_dims up to 96, f16.
     Even,
     /// head_dims up to 192, bf16.
@@ -79,8 +86,8 @@ macro_rules! kernels {
 }
 
 type Entry = (&'static str, &'static str, OnceLock<CustomKernel<ArgsBytes>>);
-static KERNELS: [Entry; 6] = kernels!(
-    "comb_hdim64_f16" "bias_hdim128_bf16" "prefix_hdim64_bf16" "prefix_hdim256_f16" "even_hdim96_f16" "faults_hdim192_bf16"
+static KERNELS: [Entry; 7] = kernels!(
+    "comb_hdim64_f16" "bias_hdim128_bf16" "prefix_hdim64_bf16" "prefix_hdim64_f16" "prefix_hdim256_f16" "even_hdim96_f16" "faults_hdim192_bf16"
 );
 
 /// Where arrays are; null behind the last.
@@ -103,6 +110,7 @@ impl Function {
             (Self::Bias { .. }, _) => "bias_hdim128_bf16",
             (Self::Prefix { .. }, ElementType::Bf16) => "prefix_hdim64_bf16",
             (Self::Prefix { .. }, ElementType::F16) => "prefix_hdim256_f16",
+            (Self::WidePrefix { .. }, _) => "prefix_hdim64_f16",
             (Self::Even, _) => "even_hdim96_f16",
             (Self::Faults { .. }, _) => "faults_hdim192_bf16",
         };
@@ -131,7 +139,7 @@ impl Function {
                     max_distance: max_distance as i32,
                 })
             }
-            Self::Prefix { bounds, slope } => {
+            Self::Prefix { bounds, slope } | Self::WidePrefix { bounds, slope } => {
                 visitor.visit::<PrefixArgs, Slope, Prefix>(move |[first, prefix, ..]| PrefixArgs { first, prefix, bounds, slope })
             }
             Self::Even => visitor.visit::<(), Identity, Even>(|_| ()),
@@ -176,7 +184,7 @@ impl Function {
                     rows.flat_map(|seed| (0..2 * u64::from(max_distance) + 1).map(move |i| small(random_bits(seed, i)))).collect();
                 vec![of_distance, each(|s| s.keys, 13, &small), each(|s| s.queries, 14, &small), starts(|s| s.keys), starts(|s| s.queries)]
             }
-            Self::Prefix { .. } => {
+            Self::Prefix { .. } | Self::WidePrefix { .. } => {
                 let of = |list: [u32; 6]| sequences.iter().map(|sequence| list[sequence.number % 6]).collect();
                 vec![of(FIRST), of(PREFIX)]
             }
@@ -188,7 +196,7 @@ impl Function {
     pub(crate) fn on_host(self, sequences: &[Sequence], num_heads: usize) -> Functions {
         let largest_term = match self {
             Self::Bias { .. } => 6.0,
-            Self::Prefix { slope, .. } => {
+            Self::Prefix { slope, .. } | Self::WidePrefix { slope, .. } => {
                 let longest = sequences.iter().map(|sequence| sequence.queries.max(sequence.keys)).max();
                 f64::from(slope.abs()) * longest.unwrap_or(0) as f64
             }

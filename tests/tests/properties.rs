@@ -226,11 +226,13 @@ fn ragged(dtype: ElementType, causal: bool) -> impl Strategy<Value = Ragged> {
 
 /// Sequences of any lengths by the test kernels, whose functions are told any numbers.
 fn functions(dtype: ElementType, causal: bool) -> impl Strategy<Value = Ragged> {
-    let prefix = (0..BOUNDS, select(vec![0.0, 0.02, 1.0])).prop_map(|(bounds, slope)| Function::Prefix { bounds, slope });
+    let bounds_and_slope = || (0..BOUNDS, select(vec![0.0, 0.02, 1.0]));
+    let prefix = bounds_and_slope().prop_map(|(bounds, slope)| Function::Prefix { bounds, slope });
     let others = match dtype {
         ElementType::F16 => {
             let bits = select(vec![0, 1, 3, 32, 64, 192]).prop_map(|bits| Function::Comb { bits });
-            prop_oneof![2 => bits, 1 => Just(Function::Even)].boxed()
+            let wide = bounds_and_slope().prop_map(|(bounds, slope)| Function::WidePrefix { bounds, slope });
+            prop_oneof![2 => bits, 1 => Just(Function::Even), 1 => wide].boxed()
         }
         ElementType::Bf16 => {
             let bias = select(vec![0, 1, 30, 500]).prop_map(|max_distance| Function::Bias { max_distance });

@@ -5,7 +5,7 @@
 //! |---|---|---|---|
 //! | `comb_hdim64_f16` | | [`Comb`] | holes without bounds; scores as they are |
 //! | `bias_hdim128_bf16` | [`Bias`] | | tables by sequence, head, query, key and distance; `tile_n` |
-//! | `prefix_hdim64_bf16`, `prefix_hdim256_f16` | [`Slope`] | [`Prefix`] | both, and bounds of every legal kind |
+//! | `prefix_hdim64_bf16`, `prefix_hdim64_f16`, `prefix_hdim256_f16` | [`Slope`] | [`Prefix`] | both, and bounds of every legal kind |
 //! | `even_hdim96_f16` | | [`Even`] | no arguments |
 //! | `faults_hdim192_bf16` | [`Faults`] | | NaN, infinity and huge scores |
 //!
@@ -298,6 +298,10 @@ mod kernels {
     forward_kernel!(
         /// Both functions, and as many tiles of keys as there can be.
         prefix_hdim64_bf16 { head_dim: 64, tile_n: 32, dtype: Bf16, args: PrefixArgs, score: Slope, mask: Prefix }
+    );
+    forward_kernel!(
+        /// The same with so many keys a step that a warpgroup may see no more than the first half of its last ones.
+        prefix_hdim64_f16 { head_dim: 64, dtype: F16, args: PrefixArgs, score: Slope, mask: Prefix }
     );
     forward_kernel!(
         /// The same with one stage of Q.

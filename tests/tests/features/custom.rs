@@ -14,13 +14,15 @@ use hopper_attention_tests::{
 const COMB: Function = Function::Comb { bits: 3 };
 const BIAS: Function = Function::Bias { max_distance: 40 };
 const PREFIX: Function = Function::Prefix { bounds: 0, slope: 0.05 };
+const WIDE_PREFIX: Function = Function::WidePrefix { bounds: 0, slope: 0.05 };
 const FAULTS: Function = Function::Faults { key: 2 };
 
 /// Every kernel: its name, functions, dtype and head_dim.
-const KERNELS: [(&str, Function, ElementType, usize); 6] = [
+const KERNELS: [(&str, Function, ElementType, usize); 7] = [
     ("comb_hdim64_f16", COMB, ElementType::F16, 64),
     ("bias_hdim128_bf16", BIAS, ElementType::Bf16, 128),
     ("prefix_hdim64_bf16", PREFIX, ElementType::Bf16, 64),
+    ("prefix_hdim64_f16", WIDE_PREFIX, ElementType::F16, 64),
     ("prefix_hdim256_f16", PREFIX, ElementType::F16, 256),
     ("even_hdim96_f16", Function::Even, ElementType::F16, 96),
     ("faults_hdim192_bf16", FAULTS, ElementType::Bf16, 192),
@@ -64,11 +66,18 @@ pub fn tests() -> Vec<DeviceTest> {
         tests.push(DeviceTest::new(name("repeats"), move || repeats(&case())));
         tests.push(DeviceTest::on_hardware(name("long"), move || long(&case())));
     }
-    for (kernel, dtype, head_dim) in [("prefix_hdim64_bf16", ElementType::Bf16, 64), ("prefix_hdim256_f16", ElementType::F16, 256)] {
+    for (kernel, dtype, head_dim) in [
+        ("prefix_hdim64_bf16", ElementType::Bf16, 64),
+        ("prefix_hdim64_f16", ElementType::F16, 64),
+        ("prefix_hdim256_f16", ElementType::F16, 256),
+    ] {
         let name = |what: &str| format!("custom::bounds::{what}::{kernel}");
         tests.push(DeviceTest::new(name("change_no_bit"), move || bounds_change_no_bit(dtype, head_dim)));
         tests.push(DeviceTest::new(name("of_every_kind"), move || bounds_of_every_kind(dtype, head_dim)));
-        tests.push(DeviceTest::new(name("skip_tiles"), move || bounds_skip_tiles(dtype, head_dim)));
+        // The edges of that test's NaN are none of 128 keys.
+        if kernel != "prefix_hdim64_f16" {
+            tests.push(DeviceTest::new(name("skip_tiles"), move || bounds_skip_tiles(dtype, head_dim)));
+        }
     }
     tests.push(DeviceTest::new("custom::comb_of_any_bits", comb_of_any_bits));
     tests.push(DeviceTest::new("custom::scales", scales));
@@ -172,7 +181,11 @@ fn long(case: &Case) -> Result<(), Failure> {
 }
 
 fn prefix(dtype: ElementType, head_dim: usize, seqlen_q: usize, seqlen_k: usize, bounds: u32) -> Case {
-    Case::new(dtype, head_dim, seqlen_q, seqlen_k).function(Function::Prefix { bounds, slope: 0.05 })
+    let function = match (dtype, head_dim) {
+        (ElementType::F16, 64) => Function::WidePrefix { bounds, slope: 0.05 },
+        _ => Function::Prefix { bounds, slope: 0.05 },
+    };
+    Case::new(dtype, head_dim, seqlen_q, seqlen_k).function(function)
 }
 
 /// Kinds of bounds: all, but for the larger kernel on the emulator.
@@ -202,7 +215,8 @@ fn bounds_change_no_bit(dtype: ElementType, head_dim: usize) -> Result<(), Failu
 fn bounds_of_every_kind(dtype: ElementType, head_dim: usize) -> Result<(), Failure> {
     for kind in kinds(head_dim).into_iter().step_by(Profile::get().pick(1, 2)) {
         let case = prefix(dtype, head_dim, 0, 0, kind).heads(1, 2, 1).sinks(Sinks::Mixed);
-        let lengths = [(70, 129), (1, 64), (130, 97), (40, 150), (66, 31), (100, 420)];
+        // The fifth sequence's first 64 queries see 65 keys: one more than half a tile of 128.
+        let lengths = [(70, 129), (1, 64), (130, 97), (40, 150), (130, 131), (100, 420)];
         check_ragged(&Ragged::new(case.clone(), &lengths).sides(LOOSE, LOOSE_PADDED))?;
         if Profile::get() == Profile::Gpu {
             check_ragged(&Ragged::new(case.window(Some(80), None), &lengths).sides(LOOSE, LOOSE))?;

@@ -1,6 +1,7 @@
 //! Values: large, peaked, tiny; scales; the log-sum-exp.
 
 use crate::{Kernel, for_each_kernel};
+use hopper_attention_kernels::layout::fragment::{ROW_STEP, ROWS_PER_THREAD};
 use hopper_attention_tests::gpu::Stream;
 use hopper_attention_tests::{
     Case, DeviceProblem, DeviceTest, Edit, ElementType, Failure, Inputs, Number, Operand, Profile, TestElement, Values, check_cases,
@@ -13,6 +14,7 @@ pub fn tests() -> Vec<DeviceTest> {
     tests.extend(for_each_kernel("values::all_logits_far_below_zero", all_logits_far_below_zero));
     tests.extend(for_each_kernel("values::maximum_that_grows", maximum_that_grows));
     tests.extend(for_each_kernel("values::rows_apart", rows_apart));
+    tests.extend(for_each_kernel("values::huge_beside_small", huge_beside_small));
     tests.push(DeviceTest::new("values::subnormal", subnormal));
     tests.push(DeviceTest::new("softmax_scale", softmax_scale));
     tests.extend(for_each_kernel("lse::natural_logarithm", natural_logarithm));
@@ -102,6 +104,36 @@ fn rows_apart(kernel: Kernel) -> Result<(), Failure> {
             let changed = head_idx == 0 && [3, 17, 40, 57].contains(&position);
             let same = bytemuck::cast_slice::<T, u16>(calm) == bytemuck::cast_slice::<T, u16>(row);
             ensure!(same != changed, "row {position} of head {head_idx} {}", if changed { "is as before" } else { "depends on other rows" });
+        }
+    });
+    Ok(())
+}
+
+/// Of the two rows that a thread has, one has logits that are rounded before the maximum is subtracted, and the other has not: each is right, and
+/// the other's bits are what they are among its like.
+fn huge_beside_small(kernel: Kernel) -> Result<(), Failure> {
+    let (_, dtype) = kernel;
+    // Logits up to some 10^5, and in huge rows so far above 2^23 that their own rounding is more than P can be off by in its type.
+    let case = Case { softmax_scale: Some(1e3), ..case(kernel).values(Values::Integers) };
+    let factor = match dtype {
+        ElementType::F16 => 8192.0,
+        ElementType::Bf16 => (1u64 << 30) as f32,
+    };
+    with_element!(dtype, T => {
+        let small = Inputs::<T>::draw(&case);
+        let expected = check_inputs(&case, &small)?;
+        let (query, row) = (case.num_heads * case.head_dim, case.num_heads * case.o_head_dim());
+        for huge in 0..ROWS_PER_THREAD {
+            let is_huge = |position: usize| position / ROW_STEP as usize % ROWS_PER_THREAD == huge;
+            let mut inputs = small.clone();
+            for (_, query) in inputs.q.chunks_exact_mut(query).enumerate().filter(|&(position, _)| is_huge(position)) {
+                query.iter_mut().for_each(|q| *q = T::from_f32(q.to_f32() * factor));
+            }
+            let output = check_inputs(&case, &inputs)?;
+            for (position, (o, expected)) in output.o.chunks_exact(row).zip(expected.o.chunks_exact(row)).enumerate() {
+                let same = bytemuck::cast_slice::<T, u16>(o) == bytemuck::cast_slice::<T, u16>(expected);
+                ensure!(same || is_huge(position), "query {position} depends on the huge logits of its thread's other row");
+            }
         }
     });
     Ok(())
