@@ -30,9 +30,10 @@
 //! ```
 //!
 //! The tensor core multiplies every P of a tile by its V, also where P = 0 by the mask. So NaN or infinity in V reaches every query whose
-//! tile visits that key tile, here as in the kernel, even a query that sees no key; in Q and K it reaches the queries that see it. Two things of the
+//! tile visits that key tile, here as in the kernel, even a query that sees no key; in Q and K it reaches the queries that see it. Three things of the
 //! kernels are not modelled, and tell them from this for V alone: query heads that share a row tile, whose tiles have fewer queries and may visit
-//! fewer key tiles, and the key tiles that the bounds of a mask function leave out.
+//! fewer key tiles; the key tiles that the bounds of a mask function leave out; and that a window which hides nothing is dropped, so that the kernel is
+//! one without windows, whose key tiles may have another size.
 
 use super::Problem;
 use super::problem::{Score, ScoreFunction};
