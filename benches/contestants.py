@@ -265,7 +265,8 @@ def check_cudnn(problem):
     if cell.alibi and cell.num_heads & (cell.num_heads - 1):
         # It draws up its own, and for such numbers by another rule than `Problem`.
         raise Unavailable("cuDNN has ALiBi's slopes 2^(-8 (h + 1) / num_heads) only where num_heads is a power of two")
-    if cell.softcap and (cell.window not in ((None, None), (None, 0)) or cell.seqlen_q != cell.seqlen_k):
+    is_causal = cell.window == (None, 0)
+    if cell.softcap and not (cell.window == (None, None) or is_causal and cell.seqlen_q == cell.seqlen_k):
         raise Unavailable("a soft cap is a function of one's own in cuDNN, beside which it has neither windows nor an alignment")
 
 
@@ -343,7 +344,7 @@ def cudnn_offsets(problem, view):
 
 def cudnn_softcap(cudnn, cap, hidden):
     """What cuDNN does to softmax_scale * q . k: the cap, and with `hidden`, the logit of a key that is not seen, the causal mask: beside such a
-    function it takes no other."""
+    function it takes no other. (`hidden` is finite, since nothing says what cuDNN's softmax makes of a function's -inf.)"""
     def softcap(graph, score):
         score = graph.mul(a=graph.tanh(input=graph.div(a=score, b=cap)), b=cap)
         if hidden is None:

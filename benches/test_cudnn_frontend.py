@@ -60,9 +60,17 @@ class Graph:
         return [self.node.o, None]
 
     def build(self, modes):
+        # What the front end refuses by itself, in its words.
         node = self.node
-        if node.score_mod and (node.use_padding_mask or node.diagonal_band_right_bound is not None):
+        right, left = node.diagonal_band_right_bound, node.diagonal_band_left_bound
+        if node.score_mod and (node.use_padding_mask or node.use_alibi_mask or right is not None or left is not None):
             raise NotSupported("Attention score mod enabled and\n  hence other subgraphs are disabled.")
+        if node.use_alibi_mask and right != 0:
+            raise NotSupported("When alibi mask is used, diagonal_band_right_bound needs to be set to 0.")
+        if node.use_alibi_mask and node.diagonal_alignment == "BOTTOM_RIGHT":
+            raise NotSupported("Bottom right causal mask is only supported with is_alibi=False")
+        if left is not None and not node.use_padding_mask and node.q.dim[2] > node.k.dim[2]:
+            raise NotSupported("Sliding window attention is only supported with max_s_q <= max_s_kv.")
         self.built = modes
 
     def get_workspace_size(self):
@@ -156,7 +164,7 @@ class CudnnFrontend(unittest.TestCase):
         torch.manual_seed(1)
         random.seed(1)
         dense = ("full,90", "causal,90,kv2", "causal,90,q70", "causal,90,wl9", "causal,90,wl0", "full,90,wl5", "full,90,wl20,wr5,q70",
-                 "full,90,wr7,q70", "full,90,cap3,kv1", "causal,90,cap3", "full,90,wr0,cap3", "causal,90,alibi,wl30", "causal,90,sinks,wl3",
+                 "full,90,wr7,q70", "full,90,cap3,kv1", "full,90,cap3,q70", "causal,90,cap3", "full,90,wr0,cap3", "causal,90,alibi,wl30", "causal,90,sinks,wl3",
                  "full,90,sinks,cap3", "full,90,dv32,bhsd", "causal,90,packed")
         var = ("full", "causal,kv1", "causal,wl9,sinks", "full,wl5,wr3,dv8", "causal,alibi")
         for words in [f"d64,b2,h4,{words}" for words in dense] + [f"d16,var,h2,{words}" for words in var]:
@@ -194,6 +202,7 @@ class CudnnFrontend(unittest.TestCase):
                               ("full,90,cap3,wr5", "neither windows"), ("causal,90,cap3,q70", "alignment"), ("causal,90,docs", "no docs"),
                               ("causal,90,bias", "no bias"),
                               # Said by cuDNN itself.
+                              ("full,90,alibi", "right_bound needs"), ("causal,90,alibi,q70", "Bottom right"), ("full,70,wl9,q90", "Sliding window"),
                               ("causal,var,cap3", "^cuDNN 91900: Attention score mod enabled and hence other")):
             with self.assertRaisesRegex(contestants.Unavailable, reason, msg=words):
                 self.peer.prepare(self.problem(f"d64,bf16,{words}"))

@@ -129,7 +129,8 @@ impl TileConfig {
     }
 
     /// Whether a warpgroup looks whether its rows see but the first half of the last key tile: under the causal mask every other one does, where
-    /// a tile has twice as many keys as a warpgroup has rows. With 96 it is one in three, and looking costs more than it saves.
+    /// a tile has twice as many keys as a warpgroup has rows; with 112 keys three in seven do. With 96 it is one in three, and looking cost more than it
+    /// saved (benches/recorded/h200/tried.md).
     pub const fn looks_for_half(&self) -> bool {
         (self.causal || self.general) && self.tile_n > 96
     }
@@ -262,8 +263,7 @@ const _: () = {
     check_all(&CUSTOM);
 };
 
-// Rust 1.88 does not count what a constant calls as used.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "Rust 1.88 does not count what a constant calls as used")]
 const fn check_all(table: &[TileConfig]) {
     let mut i = 0;
     while i < table.len() {

@@ -16,7 +16,7 @@ pub struct KeyRange {
     pub unmasked_begin: u32,
     /// Behind the last of them. `begin <= unmasked_begin <= unmasked_end <= end`.
     pub unmasked_end: u32,
-    /// Behind the last key that any row sees, which lies in tile `end - 1`.
+    /// No row sees this key or one behind it. It lies in tile `end - 1`, behind its first key, or right behind that tile; 0 if there is no tile.
     pub keys_end: u32,
 }
 
@@ -210,6 +210,7 @@ mod tests {
                     let expected = keys().all(|key| whole(key) && seen(key));
                     assert_eq!((tiles.unmasked_begin..tiles.unmasked_end).contains(&tile), expected, "tile {tile} of {mask:?}");
                 }
+                assert_eq!(tiles.keys_end, (0..200).rfind(|&key| seen(key)).map_or(0, |key| key + 1), "{mask:?}");
                 assert!(
                     tiles.begin <= tiles.unmasked_begin && tiles.unmasked_begin <= tiles.unmasked_end && tiles.unmasked_end <= tiles.end
                 );

@@ -39,18 +39,18 @@ pub(super) struct Softmax {
 impl Softmax {
     pub(super) const EMPTY: Self = Self { row_max: [f32::NEG_INFINITY; ROWS_PER_THREAD], row_sum: [0.0; ROWS_PER_THREAD] };
 
-    /// P of a row tile's first key tile, of which O holds nothing yet. If `only_half`, no row sees the second half of the keys, and their P is 0
-    /// without more ado.
+    /// P of a row tile's first key tile, of which O holds nothing yet; the scores may be lost. If `only_half`, no row sees the second half of the
+    /// keys: their scores are -inf, since the maximum is taken of all, and their P is 0 without an exponential.
     ///
     /// # Safety
-    /// All lanes of the warp are converged; no product in flight uses the registers.
+    /// All lanes of the warp are converged and agree on `only_half`; no product in flight uses the registers.
     #[inline(always)]
     pub(super) unsafe fn begin<K: Kernel>(&mut self, acc_s: &mut K::Scores, p: &mut Packed<K>, scale_log2: f32, only_half: bool) {
         // SAFETY: scope: as promised.
         unsafe { self.move_maximum::<K>(acc_s, p, scale_log2, [true; ROWS_PER_THREAD], only_half) };
     }
 
-    /// P of one more key tile; O is rescaled where the maximum moves.
+    /// P of one more key tile; O is rescaled where the maximum moves, and the scores may be lost.
     ///
     /// # Safety
     /// As [`Softmax::begin`].
@@ -175,7 +175,7 @@ unsafe fn row_max<K: Kernel>(acc_s: &K::Scores) -> Rows {
 }
 
 /// P = exp2(exponent(score, row)) in the element type, as A operands, and the sums over the thread's elements of each row; if `only_half`, of the
-/// first half of the keys, and 0 for the others. All threads agree on that.
+/// first half of the keys, and 0 for the others. All lanes of the warp agree on that.
 #[inline(always)]
 fn exponentials<K: Kernel>(acc_s: &K::Scores, p: &mut Packed<K>, only_half: bool, exponent: impl Fn(f32, usize) -> f32) -> Rows {
     if only_half {
