@@ -286,8 +286,8 @@ impl<'a, K: Kernel> Consumer<'a, K> {
     /// As [`Consumer::run`].
     #[inline(always)]
     unsafe fn first_step(&mut self, work: &mut Work<K>, n_block: u32, keys_end: u32, is_first: bool) {
-        // SAFETY: scope: as promised; all threads agree on `only_half`, as on `keys_end` (`key_ranges`). Protocol: K's stage is full, and released behind the wait for the product that reads it. Lifetime:
-        // acc_s is touched behind that wait only.
+        // SAFETY: scope: as promised; all threads agree on `only_half`, as on `keys_end` (`key_ranges`). Protocol: K's stage is full, and
+        // released behind the wait for the product that reads it. Lifetime: acc_s is touched behind that wait only.
         unsafe {
             self.cta.k_ring::<K>().consumer_wait(self.k_state);
             let mut acc_s = self.start_scores();
