@@ -108,9 +108,10 @@ pub struct Part {
 /// besides.
 ///
 /// Numbers: products and sums are f32, so results are right as long as the logits, before softmax_scale and with it, also in units of log2, stay
-/// within f32: below 2^128 / log2(e) = 2.35e38, sinks as well, of which finite ones beyond that give NaN. And so do 4096 times the sums of V over the keys (P may grow to 4096 before O is divided by its sum: with bf16, V beyond 1e34 / seqlen_k may give
-/// infinity). A logit is an f32: from 2^23 on, in units of log2, the product of S and softmax_scale is rounded, so that logits that differ by
-/// less than their last place count as equal; and one beyond f32 counts as the infinity that f32 makes of it.
+/// within f32: below 2^128 / log2(e) = 2.35e38, sinks as well, of which finite ones beyond that give NaN. And so do 4096 times the sums of V over
+/// the keys (P may grow to 4096 before O is divided by its sum: with bf16, V beyond 1e34 / seqlen_k may give infinity). A logit is an f32: from
+/// 2^23 on, in units of log2, the product of S and softmax_scale is rounded, so that logits that differ by less than their last place count as
+/// equal; and one beyond f32 counts as the infinity that f32 makes of it.
 ///
 /// The kernel's module is loaded at its first use in a context, which takes a quarter of a second to 1.4 seconds, by kernel and host, and may happen during stream
 /// capture; [`prepare`] does it ahead of time. After that a call allocates no memory, waits for nothing, and may be captured into a graph.

@@ -34,8 +34,8 @@ const REGISTER_FILE: u32 = 64 * 1024;
 /// an ulp of it is 1, and its rounding, which a fused multiply-add would undo, would move P by a factor of more than sqrt 2.
 pub const ROUND_FIRST: f32 = (1 << 23) as f32;
 /// What a thread's part of a row's sum over one key tile may come to before the row's maximum is looked for again. No weight is larger, which
-/// leaves f16 a factor of 16 (of V, see `raw::forward` in the host library); and rows of unit variance that begin with a low maximum, at the causal diagonal, still
-/// fit the next key tile.
+/// leaves f16 a factor of 16 (of V, see `raw::forward` in the host library); and rows of unit variance that begin with a low maximum, at the
+/// causal diagonal, still fit the next key tile.
 pub const MAX_SUM: f32 = (1 << 12) as f32;
 /// Shared memory that one CTA can have on compute capability 9.0.
 pub const MAX_SMEM_BYTES: u32 = 227 * 1024;

@@ -10,7 +10,8 @@
 //! }
 //! ```
 //!
-//! With one Q stage the first K tiles, as many as there are stages, go before Q: the previous tile's O is still leaving Q's place, while K's stages are free already.
+//! With one Q stage the first K tiles, as many as there are stages, go before Q: the previous tile's O is still leaving Q's place, while K's
+//! stages are free already.
 
 use super::sequence::{Operand, Place, RowTile, warpgroup_queries};
 use super::tiles::{TileReader, TileWriter};

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! So the maximum is looked for only where it has to be: in a row tile's first key tile, and where later scores exceed it by so much that a
-//! thread's part of rowsum P passes `MAX_SUM`. The search, where it was in every step, was a quarter of its instructions. Up to there a stale m costs no precision: P is a
-//! floating-point number, and l and O are summed on the same scale. A row that fits keeps its m, whatever other rows do, so that no row's
-//! result depends on another's.
+//! thread's part of rowsum P passes `MAX_SUM`. The search, where it was in every step, was a quarter of its instructions. Up to there a stale m
+//! costs no precision: P is a floating-point number, and l and O are summed on the same scale. A row that fits keeps its m, whatever other rows
+//! do, so that no row's result depends on another's.
 //!
 //! Some rows never fit, and send their warp through the careful form: those that hold NaN, and those whose reference is -inf, which makes rowsum P
 //! infinite or NaN.
