@@ -229,7 +229,7 @@ def describe_run(seed, contestants, protocol, options):
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="README.md beside this file explains cells and protocols.")
-    p.add_argument("--ours", action="append", default=[], metavar="[LABEL=]FILE[@PTX_DIR]",
+    p.add_argument("--ours", action="append", required=True, metavar="[LABEL=]FILE[@PTX_DIR]",
                    help="a build of the C library; may be given several times, with different labels; PTX_DIR holds kernels to use instead of "
                         "those inside")
     p.add_argument("--kernels", default=KERNELS, metavar="DIR",
