@@ -1,6 +1,7 @@
 """Who is compared: each contestant makes, for a problem, a function that enqueues one forward pass."""
 import bisect
 import contextlib
+import importlib.metadata
 import itertools
 import math
 
@@ -133,6 +134,13 @@ class Fa3:
     """FlashAttention-3 from the wheel fa3-fwd."""
     name, kind = "fa3", "peer"
     selected = staticmethod(contextlib.nullcontext)
+
+    def versions(self):
+        """What a RUN says of it."""
+        try:
+            return {"fa3-fwd": importlib.metadata.version("fa3-fwd")}
+        except importlib.metadata.PackageNotFoundError:
+            return {}
 
     def prepare(self, problem):
         if FA3_MISSING:

@@ -213,11 +213,6 @@ def commit():
 def describe_run(seed, contestants, protocol, options):
     """A RUN."""
     versions = dict(torch=torch.__version__, cuda=torch.version.cuda, cudnn=str(torch.backends.cudnn.version()))
-    try:
-        from importlib.metadata import version
-        versions["fa3-fwd"] = version("fa3-fwd")
-    except Exception:
-        pass
     for contestant in contestants:
         versions |= getattr(contestant, "versions", dict)()
     properties = torch.cuda.get_device_properties(0)

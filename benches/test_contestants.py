@@ -1,4 +1,5 @@
 """Tests of the reference and of the calls of peers, for which PyTorch without a GPU does: python3 -m unittest discover benches"""
+import importlib.metadata
 import inspect
 import os
 import random
@@ -135,6 +136,12 @@ class Peers(unittest.TestCase):
         with mock.patch.multiple(contestants, create=True, FA3_MISSING=None, fa3_varlen_forward=lambda *_, **__: None):
             with self.assertRaisesRegex(contestants.Unavailable, "grouped heads"):
                 contestants.PEERS["fa3"].prepare(problem_of("d128,causal,var,bf16,h32,kv8", "meta"))
+
+    def test_a_run_says_which_fa3_it_was(self):
+        with mock.patch("importlib.metadata.version", {"fa3-fwd": "0.0.3"}.__getitem__):
+            self.assertEqual(contestants.PEERS["fa3"].versions(), {"fa3-fwd": "0.0.3"})
+        with mock.patch("importlib.metadata.version", side_effect=importlib.metadata.PackageNotFoundError):
+            self.assertEqual(contestants.PEERS["fa3"].versions(), {})
 
     def test_sinks_would_take_flex_a_second_kernel(self):
         with self.assertRaisesRegex(contestants.Unavailable, "another kernel"):
