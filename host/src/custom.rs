@@ -126,7 +126,8 @@ impl<A: ?Sized> CustomKernel<A> {
         self.kernel.facts.args_bytes
     }
 
-    /// Loads the kernel into the current context, if it is not there yet, which takes as long as for one that ships: tenths of a second to more than one.
+    /// Loads the kernel into the current context, if it is not there yet, which takes as long as for one that ships:
+    /// tenths of a second to more than one.
     ///
     /// # Errors
     ///

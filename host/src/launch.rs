@@ -61,9 +61,10 @@ pub(crate) unsafe fn enqueue(context: &Context, plan: &Plan, custom: Option<&Cus
     // kernel takes four tensor maps and the parameters, a general one the features too, and one of the caller's functions its own, in this
     // order and of these sizes: a host test reads the declarations of the texts that are built in, `Kernel::ptx` those of a folder's before
     // they are loaded, and `CustomKernel::from_ptx` those of the caller's, whose `args` `Custom::new` has measured. What the kernel does is
-    // what this version's do: for a file of a folder that claims to be one, whoever named the folder answers. It reads the arrays of
-    // `features` and of Q, K and V what their maps describe, and writes what O's map and `params.lse` do, for which the caller answers: a ragged map, whose addresses wrap round, is asked only for rows of the tensor, whatever the lengths (see
-    // `Mapped::into_ragged`); and a load that lies wholly outside reads where the map begins, which is the tensor's first row.
+    // what this version's do: for a file of a folder that claims to be one, whoever named the folder answers. It reads the arrays of `features`
+    // and of Q, K and V what their maps describe, and writes what O's map and `params.lse` do, for which the caller answers: a ragged map, whose
+    // addresses wrap round, is asked only for rows of the tensor, whatever the lengths (see `Mapped::into_ragged`); and a load that lies wholly
+    // outside reads where the map begins, which is the tensor's first row.
     let code = unsafe {
         let smem_bytes = plan.config.smem_bytes();
         context.driver.cuLaunchKernel(function, grid, 1, 1, threads, 1, 1, smem_bytes, stream, arguments.as_mut_ptr(), ptr::null_mut())
