@@ -135,6 +135,13 @@ impl TileConfig {
         (self.causal || self.general) && self.tile_n > 96
     }
 
+    /// Whether one copy of the loop's step serves the key tiles under the mask and the others. A copy's products are a third of a kernel's code, which for
+    /// these head dims took the driver up to a second to compile; the branch costs nothing beside them, but up to 9 % where they are fewer
+    /// (benches/recorded/h200/tried.md).
+    pub const fn one_step(&self) -> bool {
+        (self.causal || self.general) && self.panels() >= 3
+    }
+
     /// Registers of a producer thread and of a math thread, after `setmaxnreg`. A warpgroup each, they add up to no more than a CTA is
     /// launched with (64 Ki by the threads, in steps of 8 a thread: 3 x 168 or 4 x 128), or the math threads would wait for ever. Drawing
     /// tiles takes a producer more, and finding their sequences more still.

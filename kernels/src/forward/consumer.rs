@@ -17,7 +17,7 @@
 //! }
 //! ```
 //!
-//! A general kernel's rows may also see keys from a later one on: its steps are `Consumer::steps_in_window`, and the tiles behind those that the
+//! A general kernel's rows may also see keys from a later one on: its steps are `Consumer::steps_in_range`, and the tiles behind those that the
 //! warpgroup sees are passed over like those before them.
 
 use super::score;
@@ -154,18 +154,18 @@ impl<'a, K: Kernel> Consumer<'a, K> {
             }
             if n_block == visited.begin {
                 self.release_previous_q(is_first);
-            } else if K::GENERAL {
-                self.steps_in_window(&mut work, &own, n_block, is_first);
+            } else if K::GENERAL || K::TILE.one_step() {
+                self.steps_in_range(&mut work, &own, n_block, is_first);
             } else {
                 n_block -= 1;
                 self.first_step(&mut work, n_block, own.keys_end, is_first);
                 while K::TILE.causal && n_block > own.unmasked_end {
                     n_block -= 1;
-                    self.step::<true>(&mut work, n_block);
+                    self.step::<true>(&mut work, n_block, true);
                 }
                 while n_block > 0 {
                     n_block -= 1;
-                    self.step::<false>(&mut work, n_block);
+                    self.step::<false>(&mut work, n_block, false);
                 }
                 self.last_product(&mut work);
             }
@@ -213,7 +213,7 @@ impl<'a, K: Kernel> Consumer<'a, K> {
     /// The queries of this thread's rows; likewise.
     #[inline(always)]
     pub(super) fn queries(&self, work: &Work<K>) -> [u32; ROWS_PER_THREAD] {
-        if K::GENERAL {
+        if K::GENERAL || K::TILE.one_step() {
             let (first_row, pack_log2) = (work.tile.first_row::<K>(), pack_log2::<K>(self.cta));
             self.tile_rows().map(|row| first_row + (row >> pack_log2))
         } else {
@@ -228,23 +228,27 @@ impl<'a, K: Kernel> Consumer<'a, K> {
         [row, row + ROW_STEP]
     }
 
-    /// The key tiles that this warpgroup's rows see under a window, from the one before `n_block` down, and those after them that only other
-    /// warpgroups' rows see.
+    /// The key tiles that this warpgroup's rows see, from the one before `n_block` down, of which any may need a mask, and those after them that only
+    /// other warpgroups' rows see.
     ///
     /// # Safety
     /// As [`Consumer::run`].
     #[inline(always)]
-    unsafe fn steps_in_window(&mut self, work: &mut Work<K>, own: &KeyRange, n_block: u32, is_first: bool) {
+    unsafe fn steps_in_range(&mut self, work: &mut Work<K>, own: &KeyRange, n_block: u32, is_first: bool) {
         let mut n_block = n_block - 1;
         // SAFETY: scope and protocol: as promised.
         unsafe {
             self.first_step(work, n_block, own.keys_end, is_first);
             while n_block > own.begin {
                 n_block -= 1;
-                if n_block >= own.unmasked_begin && n_block < own.unmasked_end {
-                    self.step::<false>(work, n_block);
+                if K::TILE.one_step() {
+                    let needs_mask = n_block < own.unmasked_begin || n_block >= own.unmasked_end;
+                    // A vote, of which ptxas knows that all lanes agree: around a branch that may diverge it would serialise the products (C7519).
+                    self.step::<true>(work, n_block, warp::any(needs_mask));
+                } else if n_block >= own.unmasked_begin && n_block < own.unmasked_end {
+                    self.step::<false>(work, n_block, false);
                 } else {
-                    self.step::<true>(work, n_block);
+                    self.step::<true>(work, n_block, true);
                 }
             }
             self.last_product(work);
@@ -304,12 +308,12 @@ impl<'a, K: Kernel> Consumer<'a, K> {
     }
 
     /// One more key tile: its S runs beside the product of the tile before it; while its softmax is computed, the tensor cores are the other
-    /// warpgroups'.
+    /// warpgroups'. It may need a mask only if `MASKABLE`: where it may not, there is no code for it.
     ///
     /// # Safety
     /// As [`Consumer::run`].
     #[inline(always)]
-    unsafe fn step<const MASKED: bool>(&mut self, work: &mut Work<K>, n_block: u32) {
+    unsafe fn step<const MASKABLE: bool>(&mut self, work: &mut Work<K>, n_block: u32, needs_mask: bool) {
         // SAFETY: scope: as promised. Protocol: both stages are full, and each is released behind the wait for the products that read it.
         // Lifetime: two groups are under way, S and then O; acc_s is touched behind the wait that leaves one, acc_o and p behind the
         // wait for both.
@@ -325,8 +329,12 @@ impl<'a, K: Kernel> Consumer<'a, K> {
             acc_s.pin();
             self.cta.k_ring::<K>().consumer_release(self.k_state, self.lane_idx);
             self.k_state.advance(K::TILE.kv_stages());
-            self.apply_score::<MASKED>(work, &mut acc_s, n_block);
-            if MASKED {
+            if MASKABLE && needs_mask && !K::Score::IS_OF_SCORE_ALONE {
+                self.apply_score::<true>(work, &mut acc_s, n_block);
+            } else {
+                self.apply_score::<false>(work, &mut acc_s, n_block);
+            }
+            if MASKABLE && needs_mask {
                 mask::<K>(&mut acc_s, self.cta, &work.tile, n_block, self.queries(work), self.lane_idx);
             }
             wgmma::wait_group::<0>();
