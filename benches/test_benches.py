@@ -149,6 +149,37 @@ class Timing(unittest.TestCase):
                          dict(tflops=600.0, us_median=1000.0, samples_us=[900.0, 1000.0, 1200.0], calls_per_sample=6))
 
 
+class SlowHost:
+    """A contestant whose enqueueing takes these seconds for each call, sample by sample; a sample that the host is late for is 100 us, else 20."""
+
+    def __init__(self, *seconds_a_call):
+        self.seconds_a_call, self.holds, self.enqueue_us = list(seconds_a_call), [], 0.0
+
+    def sample(self, calls, head_start_s):
+        self.holds.append(head_start_s)
+        enqueued_s = calls * self.seconds_a_call[min(len(self.holds), len(self.seconds_a_call)) - 1]
+        self.enqueue_us = enqueued_s / calls * 1e6
+        return 20.0 if enqueued_s <= head_start_s else 100.0
+
+
+class Holds(unittest.TestCase):
+    def test_a_host_in_time_is_asked_once(self):
+        host = SlowHost(1e-5)
+        self.assertEqual(timing.held_sample(host, 100, 0.002), (20.0, 0.002))
+        self.assertEqual(host.holds, [0.002])
+
+    def test_a_host_that_was_late_gets_a_longer_hold(self):
+        host = SlowHost(1e-4, 1e-4, 5e-5)
+        us, head_start_s = timing.held_sample(host, 100, 0.002)
+        self.assertEqual((us, len(host.holds)), (20.0, 2))
+        self.assertAlmostEqual(head_start_s, 0.013)
+
+    def test_a_host_that_gets_slower_each_time_ends_it(self):
+        host = SlowHost(*(10.0 ** i for i in range(9)))
+        self.assertEqual(timing.held_sample(host, 1, 0.002)[0], 100.0)
+        self.assertEqual(len(host.holds), 5)
+
+
 class Report(unittest.TestCase):
     def setUp(self):
         [cell] = expand("d128,full,4k,bf16")

@@ -80,7 +80,7 @@ impl Attention {
     }
 
     /// Loads the kernel for a head_dim, or for a pair `(head_dim, head_dim_v)` where that of V differs, into the current context, if it is not
-    /// there yet: a quarter of a second to 1.4 seconds a kernel, which the first call saves. A plain kernel is loaded together with
+    /// there yet: 0.2 to 1.3 seconds a kernel, which the first call saves. A plain kernel is loaded together with
     /// those that serve few queries and few row tiles, up to three in all, see [`raw::prepare`].
     ///
     /// # Errors

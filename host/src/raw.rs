@@ -113,7 +113,7 @@ pub struct Part {
 /// 2^23 on, in units of log2, the product of S and softmax_scale is rounded, so that logits that differ by less than their last place count as
 /// equal; and one beyond f32 counts as the infinity that f32 makes of it.
 ///
-/// The kernel's module is loaded at its first use in a context, which takes a quarter of a second to 1.4 seconds, by kernel and host, and may
+/// The kernel's module is loaded at its first use in a context, which takes 0.2 to 1.3 seconds, by kernel and host, and may
 /// happen during stream capture; [`prepare`] does it ahead of time. After that a call allocates no memory, waits for nothing, and may be
 /// captured into a graph.
 ///

@@ -18,7 +18,8 @@
 //! ```
 //!
 //! A general kernel's rows may also see keys from a later one on: its steps are `Consumer::steps_in_range`, and the tiles behind those that the
-//! warpgroup sees are passed over like those before them.
+//! warpgroup sees are passed over like those before them. Kernels whose one step does for masked key tiles and others (`TileConfig::one_step`) go
+//! the same way.
 
 use super::score;
 use super::sequence::{RowTile, pack_log2, warpgroup_queries};
@@ -54,7 +55,7 @@ pub(super) struct Work<K: Kernel> {
     pub(super) tile: RowTile,
     /// First query of the warpgroup; see [`Consumer::first_row`].
     first_row: u32,
-    /// The query of this thread's first row; see [`Consumer::queries`].
+    /// The query of this thread's first row; not read where [`Consumer::queries`] computes it anew.
     row: u32,
     pub(super) softmax: Softmax,
     pub(super) acc_o: K::Output,
@@ -210,7 +211,7 @@ impl<'a, K: Kernel> Consumer<'a, K> {
         if K::GENERAL { work.tile.first_row::<K>() + self.warpgroup_idx * warpgroup_queries::<K>(self.cta) } else { work.first_row }
     }
 
-    /// The queries of this thread's rows; likewise.
+    /// The queries of this thread's rows; likewise, and the plain kernel of head_dim 256 has none under the mask.
     #[inline(always)]
     pub(super) fn queries(&self, work: &Work<K>) -> [u32; ROWS_PER_THREAD] {
         if K::GENERAL || K::TILE.one_step() {
@@ -308,7 +309,8 @@ impl<'a, K: Kernel> Consumer<'a, K> {
     }
 
     /// One more key tile: its S runs beside the product of the tile before it; while its softmax is computed, the tensor cores are the other
-    /// warpgroups'. It may need a mask only if `MASKABLE`: where it may not, there is no code for it.
+    /// warpgroups'. Where it is not `MASKABLE` there is no code for a mask. (`needs_mask` alone, as a constant, would not do: LLVM makes one call
+    /// of two that differ in a constant.)
     ///
     /// # Safety
     /// As [`Consumer::run`].
@@ -329,7 +331,8 @@ impl<'a, K: Kernel> Consumer<'a, K> {
             acc_s.pin();
             self.cta.k_ring::<K>().consumer_release(self.k_state, self.lane_idx);
             self.k_state.advance(K::TILE.kv_stages());
-            if MASKABLE && needs_mask && !K::Score::IS_OF_SCORE_ALONE {
+            // One copy of the soft cap serves both, since it looks at no key. A function of a user's own that says so of itself may look all the same.
+            if MASKABLE && needs_mask && (K::CUSTOM || !K::Score::IS_OF_SCORE_ALONE) {
                 self.apply_score::<true>(work, &mut acc_s, n_block);
             } else {
                 self.apply_score::<false>(work, &mut acc_s, n_block);
