@@ -9,7 +9,7 @@ use crate::{Failure, ensure};
 use hopper_attention::reference::{Problem, Row};
 use hopper_attention::{ArgsBytes, CustomKernel, Element, Error, raw};
 use hopper_attention_kernels::function::{Head, Identity, MaskMod, Open, ScoreMod};
-use hopper_attention_test_kernels::{Bias, BiasArgs, Comb, CombArgs, Even, FaultArgs, Faults, Prefix, PrefixArgs, Slope};
+use hopper_attention_test_kernels::{Bias, BiasArgs, Comb, CombArgs, Even, FaultArgs, Faults, Limit, LimitArgs, Prefix, PrefixArgs, Slope};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ptr;
@@ -51,6 +51,8 @@ pub enum Function {
         /// Whose scores are no ordinary numbers.
         key: u32,
     },
+    /// head_dims up to 256, bf16.
+    Limit,
 }
 
 /// The functions of a case.
@@ -86,8 +88,9 @@ macro_rules! kernels {
 }
 
 type Entry = (&'static str, &'static str, OnceLock<CustomKernel<ArgsBytes>>);
-static KERNELS: [Entry; 7] = kernels!(
+static KERNELS: [Entry; 8] = kernels!(
     "comb_hdim64_f16" "bias_hdim128_bf16" "prefix_hdim64_bf16" "prefix_hdim64_f16" "prefix_hdim256_f16" "even_hdim96_f16" "faults_hdim192_bf16"
+    "limit_hdim256_bf16"
 );
 
 /// Where arrays are; null behind the last.
@@ -113,6 +116,7 @@ impl Function {
             (Self::WidePrefix { .. }, _) => "prefix_hdim64_f16",
             (Self::Even, _) => "even_hdim96_f16",
             (Self::Faults { .. }, _) => "faults_hdim192_bf16",
+            (Self::Limit, _) => "limit_hdim256_bf16",
         };
         let (_, ptx, kernel) = KERNELS.iter().find(|(name, ..)| *name == entry).expect("one of the kernels");
         kernel.get_or_init(|| CustomKernel::from_ptx_untyped(*ptx).expect("what the builder made"))
@@ -143,6 +147,9 @@ impl Function {
                 visitor.visit::<PrefixArgs, Slope, Prefix>(move |[first, prefix, ..]| PrefixArgs { first, prefix, bounds, slope })
             }
             Self::Even => visitor.visit::<(), Identity, Even>(|_| ()),
+            Self::Limit => {
+                visitor.visit::<LimitArgs, Limit, Open>(|[limits, key_starts, ..]| LimitArgs { limits: limits.cast(), key_starts })
+            }
             Self::Faults { key } => visitor.visit::<FaultArgs, Faults, Open>(move |_| FaultArgs {
                 nothing: 1,
                 half: 3,
@@ -188,6 +195,7 @@ impl Function {
                 let of = |list: [u32; 6]| sequences.iter().map(|sequence| list[sequence.number % 6]).collect();
                 vec![of(FIRST), of(PREFIX)]
             }
+            Self::Limit => vec![each(|s| s.keys, 15, &|_| 0.5f32.to_bits()), starts(|s| s.keys)],
             Self::Even | Self::Faults { .. } => Vec::new(),
         }
     }

@@ -331,8 +331,8 @@ impl<'a, K: Kernel> Consumer<'a, K> {
             acc_s.pin();
             self.cta.k_ring::<K>().consumer_release(self.k_state, self.lane_idx);
             self.k_state.advance(K::TILE.kv_stages());
-            // One copy of the soft cap serves both, since it looks at no key. A function of a user's own that says so of itself may look all the same.
-            if MASKABLE && needs_mask && (K::CUSTOM || !K::Score::IS_OF_SCORE_ALONE) {
+            // A function of the score alone needs no second copy. (No key here is behind the last one: those are in the first step's tile.)
+            if MASKABLE && needs_mask && !K::Score::IS_OF_SCORE_ALONE {
                 self.apply_score::<true>(work, &mut acc_s, n_block);
             } else {
                 self.apply_score::<false>(work, &mut acc_s, n_block);

@@ -8,6 +8,7 @@
 //! | `prefix_hdim64_bf16`, `prefix_hdim64_f16`, `prefix_hdim256_f16` | [`Slope`] | [`Prefix`] | both, and bounds of every legal kind |
 //! | `even_hdim96_f16` | | [`Even`] | no arguments |
 //! | `faults_hdim192_bf16` | [`Faults`] | | NaN, infinity and huge scores |
+//! | `limit_hdim256_bf16` | [`Limit`] | | a function of the score alone, told keys of the sequence all the same |
 //!
 //! Each array has exactly the entries that positions within the sequences ask for: behind the last one the emulator reports a read.
 #![no_std]
@@ -281,6 +282,40 @@ impl ScoreMod<FaultArgs> for Faults {
     }
 }
 
+/// What [`Limit`] is told.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct LimitArgs {
+    /// One for each key of each sequence, all equal.
+    pub limits: *const f32,
+    /// Where a sequence's begin.
+    pub key_starts: *const u32,
+}
+
+/// Scores of at most a limit.
+#[derive(Clone, Copy)]
+pub struct Limit {
+    limits: *const f32,
+    start: u32,
+}
+
+impl ScoreMod<LimitArgs> for Limit {
+    // So it is, though it looks the limit up by the key.
+    const IS_OF_SCORE_ALONE: bool = true;
+
+    #[inline(always)]
+    unsafe fn of_head(args: &LimitArgs, head: Head) -> Self {
+        // SAFETY: the launch promises a start for each sequence.
+        Self { limits: args.limits, start: unsafe { entry(args.key_starts, head.batch_idx) } }
+    }
+
+    #[inline(always)]
+    unsafe fn score(self, score: f32, at: Position) -> f32 {
+        // SAFETY: the launch promises a limit for each key, and the position lies within the head.
+        score.min(unsafe { entry(self.limits, self.start + at.key) })
+    }
+}
+
 #[cfg(target_arch = "nvptx64")]
 mod kernels {
     use super::*;
@@ -314,5 +349,9 @@ mod kernels {
     forward_kernel!(
         /// Scores that are no ordinary numbers.
         faults_hdim192_bf16 { head_dim: 192, dtype: Bf16, args: FaultArgs, score: Faults, mask: Open }
+    );
+    forward_kernel!(
+        /// A function of the score alone, one step for masked key tiles and others.
+        limit_hdim256_bf16 { head_dim: 256, dtype: Bf16, args: LimitArgs, score: Limit, mask: Open }
     );
 }

@@ -18,7 +18,7 @@ const WIDE_PREFIX: Function = Function::WidePrefix { bounds: 0, slope: 0.05 };
 const FAULTS: Function = Function::Faults { key: 2 };
 
 /// Every kernel: its name, functions, dtype and head_dim.
-const KERNELS: [(&str, Function, ElementType, usize); 7] = [
+const KERNELS: [(&str, Function, ElementType, usize); 8] = [
     ("comb_hdim64_f16", COMB, ElementType::F16, 64),
     ("bias_hdim128_bf16", BIAS, ElementType::Bf16, 128),
     ("prefix_hdim64_bf16", PREFIX, ElementType::Bf16, 64),
@@ -26,6 +26,7 @@ const KERNELS: [(&str, Function, ElementType, usize); 7] = [
     ("prefix_hdim256_f16", PREFIX, ElementType::F16, 256),
     ("even_hdim96_f16", Function::Even, ElementType::F16, 96),
     ("faults_hdim192_bf16", FAULTS, ElementType::Bf16, 192),
+    ("limit_hdim256_bf16", Function::Limit, ElementType::Bf16, 256),
 ];
 
 /// (seqlen_q, seqlen_k): around the edges of tiles.
