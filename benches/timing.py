@@ -77,8 +77,8 @@ def turn(contestants, number):
 
 
 def held_sample(timer, calls, head_start_s, tries=5):
-    """A sample whose launches were all enqueued while the stream was held, and the head start that it took: a host that has become slower gets a
-    longer one, and the sample is taken again. After so many tries the last one stands."""
+    """A sample, taken again with a longer head start while the host was late for it, and the head start for the next one. After so many tries the
+    last sample stands, late or not."""
     for _ in range(tries):
         us = timer.sample(calls, head_start_s)
         enqueued_s = calls * timer.enqueue_us * 1e-6

@@ -135,9 +135,9 @@ impl TileConfig {
         (self.causal || self.general) && self.tile_n > 96
     }
 
-    /// Whether one copy of the loop's step serves the key tiles under the mask and the others. A copy's products are a third of a kernel's, most of what
-    /// the driver compiles at its first use, for these head dims in up to 1.3 s. The branch costs nothing beside so many products, but up to 9 % where they
-    /// are fewer (benches/recorded/h200/tried.md).
+    /// Whether one copy of the loop's step serves the key tiles under the mask and the others: for head_dim 192 and 256. With two, a copy's products
+    /// were a third of a kernel's, most of what the driver compiles at its first use, which took up to 1.3 s. The branch costs next to nothing beside so
+    /// many products, but up to 9 % where they are fewer (benches/recorded/h200/tried.md).
     pub const fn one_step(&self) -> bool {
         (self.causal || self.general) && self.panels() >= 3
     }

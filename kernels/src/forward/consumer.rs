@@ -18,8 +18,8 @@
 //! ```
 //!
 //! A general kernel's rows may also see keys from a later one on: its steps are `Consumer::steps_in_range`, and the tiles behind those that the
-//! warpgroup sees are passed over like those before them. Kernels whose one step does for masked key tiles and others (`TileConfig::one_step`) go
-//! the same way.
+//! warpgroup sees are passed over like those before them. Kernels in which one step serves masked key tiles and others (`TileConfig::one_step`)
+//! go the same way.
 
 use super::score;
 use super::sequence::{RowTile, pack_log2, warpgroup_queries};
@@ -211,7 +211,8 @@ impl<'a, K: Kernel> Consumer<'a, K> {
         if K::GENERAL { work.tile.first_row::<K>() + self.warpgroup_idx * warpgroup_queries::<K>(self.cta) } else { work.first_row }
     }
 
-    /// The queries of this thread's rows; likewise, and the plain kernel of head_dim 256 has none under the mask.
+    /// The queries of this thread's rows; computed anew in general kernels and in those of one step, of which that of head_dim 256 has no register to
+    /// keep them in.
     #[inline(always)]
     pub(super) fn queries(&self, work: &Work<K>) -> [u32; ROWS_PER_THREAD] {
         if K::GENERAL || K::TILE.one_step() {
@@ -309,8 +310,8 @@ impl<'a, K: Kernel> Consumer<'a, K> {
     }
 
     /// One more key tile: its S runs beside the product of the tile before it; while its softmax is computed, the tensor cores are the other
-    /// warpgroups'. Where it is not `MASKABLE` there is no code for a mask. (`needs_mask` alone, as a constant, would not do: LLVM makes one call
-    /// of two that differ in a constant.)
+    /// warpgroups'. Where it is not `MASKABLE` there is no code for a mask. (A constant `needs_mask` alone would not do: LLVM merges two calls
+    /// that differ only in a constant.)
     ///
     /// # Safety
     /// As [`Consumer::run`].
