@@ -243,11 +243,11 @@ impl<'a, K: Kernel> Consumer<'a, K> {
             self.first_step(work, n_block, own.keys_end, is_first);
             while n_block > own.begin {
                 n_block -= 1;
+                let is_whole = n_block >= own.unmasked_begin && n_block < own.unmasked_end;
                 if K::TILE.one_step() {
-                    let needs_mask = n_block < own.unmasked_begin || n_block >= own.unmasked_end;
                     // A vote, of which ptxas knows that all lanes agree: around a branch that may diverge it would serialise the products (C7519).
-                    self.step::<true>(work, n_block, warp::any(needs_mask));
-                } else if n_block >= own.unmasked_begin && n_block < own.unmasked_end {
+                    self.step::<true>(work, n_block, warp::any(!is_whole));
+                } else if is_whole {
                     self.step::<false>(work, n_block, false);
                 } else {
                     self.step::<true>(work, n_block, true);
